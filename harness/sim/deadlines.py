@@ -86,4 +86,5 @@ class Deadlines:
 
 
 def _told(deadline: Deadline, lasted: float, seconds: float, thing: Hashable, plan: str = "") -> str:
-    return f"{deadline.what} for {lasted:.3g} s{plan}, and may be for {seconds:.3g} s ({thing})"
+    requirement = deadline.requirement.replace("{}", f"{seconds:.3g} s")
+    return f"{requirement}; not done for {lasted:.3g} s{plan} ({thing})"

@@ -42,7 +42,7 @@ class Plans(Protocol):
 
 @dataclass(frozen=True)
 class Deadline(Bound):
-    """``what`` may be pending for at most the bound's seconds.
+    """A requirement that pending work is done within the bound's seconds; ``{}`` in its text stands for them.
 
     An item that by the program's plans will be pending for too long counts as late already.
 
@@ -51,14 +51,14 @@ class Deadline(Bound):
     not exist except for a moment: the speed of the node's clock then does not matter.
     """
 
-    what: str = ""
+    requirement: str = ""
     calm: bool = False
     momentary: bool = False
 
     @property
     def rule(self) -> str:
-        """The rule in readable form."""
-        return f"{self.what} for at most {self.formula}{' while no fault is in force' if self.calm else ''}"
+        """The requirement in readable form, with the bound's formula."""
+        return self.requirement.replace("{}", self.formula) + " while no fault is in force" * self.calm
 
 
 _WRONG = frozenset({"clock", "disk"})

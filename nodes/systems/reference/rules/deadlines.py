@@ -19,42 +19,42 @@ DEADLINES = (
         {},
         0.3,
         "docs/stomp.md: a message that waits is delivered once a window has room for it",
-        what="a message waits though a subscription to its queue has room for it",
+        requirement="a waiting message is delivered within {} once a subscription to its queue has room",
     ),
     Deadline(
         "login",
         {},
         _LOGIN_SECONDS + 0.5,
         "docs/stomp.md: connect_timeout",
-        what="a connection is there that has not logged in",
+        requirement="a connection logs in or is closed within {}",
     ),
     Deadline(
         "heart-beat",
         {},
         0.1,
         "docs/stomp.md; STOMP 1.2, Heart-beating: whoever agreed to send them sends something in each interval",
-        what="a client that was promised heart-beats is sent nothing",
+        requirement="a client that was promised heart-beats is sent something within {} after each interval",
     ),
     Deadline(
         "silent-client",
         {},
         (_MISSED + 1) * _LONGEST_BEAT + 0.3,
         _SILENT,
-        what="a client from which no heart-beats come is not ended",
+        requirement="a client that sends no heart-beats is closed within {}",
     ),
     Deadline(
         "mute-client",
         {},
         (_MISSED + 1) * _SHORT_BEAT + 0.3,
         _SILENT,
-        what="a client from which no heart-beats come, of 0.3 s or less, is not ended",
+        requirement="a client that sends no heart-beats, promised every 0.3 s or more often, is closed within {}",
     ),
     Deadline(
         "lingering",
         {},
         _LINGER_SECONDS + 0.3,
         "docs/stomp.md: linger, time that a client has to read its ERROR before the connection is cut",
-        what="a client that was ended is still there",
+        requirement="the connection of a closed client is gone within {}",
     ),
     Deadline(
         "sharing",
@@ -62,7 +62,7 @@ DEADLINES = (
         0.02,
         "clustered.py: an element that was asked moves what none of its own consumers has room for; one that has room "
         "and nothing for it asks the others",
-        what="an element of a clustered queue owes another one something, or has not asked it,",
+        requirement="an element of a clustered queue asks or answers the others at once",
         momentary=True,
     ),
     Deadline(
@@ -70,7 +70,7 @@ DEADLINES = (
         {},
         0.02,
         "docs/stomp.md: a client of which nothing comes for three heart-beats is ended",
-        what="a client is ended as silent that was heard lately",
+        requirement="no client that was heard recently is closed as silent",
         momentary=True,
     ),
     Deadline(
@@ -78,7 +78,7 @@ DEADLINES = (
         {},
         0.02,
         "guard.py: passcodes that are hashed in a second, at most; docs/designs/fiorano.md",
-        what="a login is refused for too many passcodes, and fewer were looked at in the second before,",
+        requirement="a login is refused for too many passcodes only after that many were checked within a second",
         momentary=True,
     ),
     Deadline(
@@ -86,21 +86,21 @@ DEADLINES = (
         {},
         0.02,
         "docs/stomp.md: a second CONNECT takes the connection over; the older TCP connection gets an ERROR",
-        what="a client whose connection another one has is not ended",
+        requirement="a client whose connection another client has taken over is closed within {}",
     ),
     Deadline(
         "unread",
         {"output_timeout": 2},
         1,
         "docs/stomp.md: output_timeout, time in which a client must take some of the output that waits for it",
-        what="a client that takes nothing of what waits for it is not ended",
+        requirement="a client that does not read its output is closed within {}",
     ),
     Deadline(
         "held-up",
         {},
         0.5,
         "docs/stomp.md: a client that has too much under way waits until that is done",
-        what="a client may go on and is not listened to",
+        requirement="a client that may go on is read again within {}",
         calm=True,
     ),
 )
@@ -111,7 +111,7 @@ MISDIRECTS = Deadline(
     {},
     0.02,
     "docs/stomp.md: a node that isn't the master names the master if it knows it",
-    what="clients are refused by a node that names itself as the one that serves",
+    requirement="no node refuses clients and names itself as the serving node",
     momentary=True,
 )
 """A deadline of designs in which one node serves, and others name it."""
@@ -121,13 +121,13 @@ GREETING = Deadline(
     {},
     0.02,
     "Links: whoever has a new link says at once how it is",
-    what="nothing was said to a peer since there is a link",
+    requirement="a peer is greeted on a new link within {}",
 )
 """A deadline of designs whose nodes report their state to each other."""
 
 NETWORKS = "networks.py: heartbeats in each fifth of network_timeout, and a silent connection is cut"
 CALLS = "networks.py: whoever has messages for a server calls it, and again after 0.15 of network_timeout at most"
-CALLED = "a message waits for another server, and that is not called,"
+CALLED = "a server for which messages wait is called within {}"
 """Texts of designs that communicate with other servers: the sources of their deadlines, and the description of a
 violation.
 """
@@ -141,21 +141,21 @@ CONNECTIONS = (
         0.3,
         "docs/stomp.md: a connection from which nothing comes for idle_timeout is closed though its socket is open; "
         "four parts of that are counted",
-        what="a client from which nothing has come for idle_timeout is not ended",
+        requirement="a client that has sent nothing for idle_timeout is closed within {}",
     ),
     Deadline(
         "idle-connection",
         {"idle_timeout": 1},
         0.3,
         "docs/stomp.md: a connection that nobody resumes within idle_timeout is closed",
-        what="a connection that nobody has resumed is not closed",
+        requirement="a connection that no client resumes is closed within {}",
     ),
     Deadline(
         "idle-client",
         {},
         0.02,
         "docs/stomp.md: a connection that nobody resumes within idle_timeout is closed",
-        what="a connection that a client has is going to be closed for being idle",
+        requirement="no connection with a client is scheduled to be closed as idle",
         momentary=True,
     ),
     Deadline(
@@ -163,7 +163,7 @@ CONNECTIONS = (
         {},
         0.02,
         "HA Joram, 5.1; docs/stomp.md: with ack:auto what the client has received is settled",
-        what="a message is settled by itself, and its client has not said that it has received it",
+        requirement="a message in mode auto is settled only after its client has reported it as received",
         momentary=True,
     ),
     Deadline(
@@ -171,7 +171,7 @@ CONNECTIONS = (
         {},
         0.02,
         "docs/stomp.md: whoever asks for a connection last takes it over",
-        what="a client has lost its connection to one that had asked for it before",
+        requirement="no client loses its connection to a client that asked for it earlier",
         momentary=True,
     ),
     Deadline(
@@ -180,7 +180,7 @@ CONNECTIONS = (
         1.5,
         "docs/stomp.md: a connection that nobody resumes within idle_timeout "
         "is closed, one that is not reliable at once",
-        what="a connection without a client is not closed",
+        requirement="a connection without a client is closed within {}",
         calm=True,
     ),
 )

@@ -34,26 +34,27 @@ BY_ITSELF = (
         0.02,
         "standalone.py: the commands that are there share one transaction, in the turn of the event loop in which they "
         "come",
-        what="a command is not carried out",
+        requirement="a command is carried out within {}",
     ),
     Deadline(
         "network-beat",
         {},
         0.3 * _NETWORK_TIMEOUT + 0.2,
         NETWORKS,
-        what="another server with a connection is sent nothing",
+        requirement="a connected server is sent something within {}",
     ),
     Deadline(
         "network-silent",
         {},
         1.3 * _NETWORK_TIMEOUT + 0.3,
         NETWORKS,
-        what="a connection with another server of which nothing comes is kept",
+        requirement="a connection from which another server sends nothing is closed within {}",
     ),
-    Deadline("network-call", {}, 0.15 * _NETWORK_TIMEOUT + 0.05, CALLS, what=CALLED),
-    Deadline("collocated", {}, 0.5, REACTIONS, what="a client inside the broker has no connection"),
+    Deadline("network-call", {}, 0.15 * _NETWORK_TIMEOUT + 0.05, CALLS, requirement=CALLED),
+    Deadline("collocated", {}, 0.5, REACTIONS, requirement="a client inside the broker has a connection within {}"),
     Deadline(
-        "reaction", {}, 0.5, REACTIONS, what="a client inside the broker goes on to have the message that it has taken"
+        "reaction", {}, 0.5, REACTIONS,
+        requirement="a client inside the broker settles a message that it has taken within {}"
     ),
 )
 """Deadlines that depend on this broker only."""
@@ -64,7 +65,7 @@ FORWARDING = Deadline(
     "HA Joram, 4.2.1: a message for another server is kept, and sent, until it is there; four times the broker's own "
     "network_timeout, 2 s",
     ("disk", "clock"),
-    what="a message for another server is not known to be there",
+    requirement="a message for another server is acknowledged by that server within {}",
     calm=True,
 )
 

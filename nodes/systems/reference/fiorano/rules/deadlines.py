@@ -21,7 +21,7 @@ FIORANO_DEADLINES = (
         0.1,
         "States and state transition: what a line of the table asks for is seen with the next sign of life, or before",
         _ODD,
-        what="a server is in a state that the table has it leave",
+        requirement="a server leaves a state within {} when the table demands it",
     ),
     Deadline(
         "link",
@@ -29,7 +29,7 @@ FIORANO_DEADLINES = (
         0.4,
         "Links: of two peers one dials the other, in every half of a heartbeat",
         _ODD,
-        what="the HA channel is broken",
+        requirement="the HA channel is connected within {}",
         calm=True,
     ),
     Deadline(
@@ -39,7 +39,7 @@ FIORANO_DEADLINES = (
         "States and state transition: servers broadcast their state when the channel is there; one on which nothing "
         "comes for four heartbeats, since TCP has not tried again yet, is given up",
         _ODD,
-        what="the other server has not said how it is",
+        requirement="the other server reports its state within {}",
         calm=True,
     ),
     Deadline(
@@ -48,7 +48,7 @@ FIORANO_DEADLINES = (
         0.6,
         "servers speak in every heartbeat; a channel on which nothing comes for four is given up",
         _ODD,
-        what="nothing is heard on the HA channel",
+        requirement="the other server is heard on the HA channel within {}",
         calm=True,
     ),
     Deadline(
@@ -58,7 +58,7 @@ FIORANO_DEADLINES = (
         "a gateway that was away is asked again in every fifth of a lease",
         _ODD,
         _LOCKED,
-        "a server has no connection with the gateway",
+        "a server is connected with the gateway within {}",
         calm=True,
     ),
     Deadline(
@@ -68,7 +68,7 @@ FIORANO_DEADLINES = (
         "a lease is renewed in every fifth of it",
         (*_ODD, "gateway", *_STALL),
         _LOCKED,
-        "a lease is not renewed",
+        "a lease is renewed within {}",
         calm=True,
     ),
     Deadline(
@@ -78,7 +78,7 @@ FIORANO_DEADLINES = (
         "lock.py: a lease is asked for again while it lasts, so whoever is not answered within one connects again",
         _ODD,
         _LOCKED,
-        "the gateway's answer is awaited",
+        "the gateway answers, or is given up, within {}",
     ),
     Deadline(
         "taking",
@@ -87,10 +87,10 @@ FIORANO_DEADLINES = (
         "the lock is asked for in every fifth of a lease",
         _ODD,
         _LOCKED,
-        "the lock that is wanted is not asked for",
+        "a server that needs the lock requests it within {}",
         calm=True,
     ),
-    Deadline("state", TAKEOVER, 1, _TABLE, _ODD, _LOCKED, "a server does not come to a state that lasts", calm=True),
+    Deadline("state", TAKEOVER, 1, _TABLE, _ODD, _LOCKED, "a server reaches a stable state within {}", calm=True),
     Deadline(
         "page",
         {"heartbeat": 4},
@@ -98,7 +98,7 @@ FIORANO_DEADLINES = (
         "Working of Fiorano Replicated High Availability",
         _ODD,
         _REPLICATED,
-        "a page is not answered",
+        "a page is acknowledged within {}",
         calm=True,
     ),
     Deadline(
@@ -106,7 +106,7 @@ FIORANO_DEADLINES = (
         {},
         0.02,
         "server.py: a server decides whenever it has learnt something",
-        what="a server is in a state that the table has it leave, by what it knows",
+        requirement="a server leaves a state at once when its own knowledge demands it",
         momentary=True,
     ),
     Deadline(
@@ -115,7 +115,7 @@ FIORANO_DEADLINES = (
         0.02,
         "States and state transition: whenever there is a change in the state, a server broadcasts the present and the "
         "previous one",
-        what="the other server is not told of a new state",
+        requirement="the other server is told of each new state at once",
         momentary=True,
     ),
     Deadline(
@@ -124,7 +124,7 @@ FIORANO_DEADLINES = (
         0.05,
         "HA layer configuration: heartbeat, seconds between signs of life on the HA channel",
         _ODD,
-        what="no sign of life is sent on the HA channel",
+        requirement="a sign of life is sent on the HA channel within {}",
     ),
     Deadline(
         "silent-channel",
@@ -132,14 +132,14 @@ FIORANO_DEADLINES = (
         0.2,
         "HA layer configuration: the HA channel is broken when four heartbeats are missing; looked for in each",
         _ODD,
-        what="there is a channel on which nothing is heard",
+        requirement="a silent HA channel is closed within {}",
     ),
     Deadline(
         "unnamed",
         {},
         0.02,
         "docs/stomp.md: a node that isn't the master names the master if it knows it",
-        what="clients are refused, and not told that the other server serves, or told so though it does not",
+        requirement="refused clients are told of the other server exactly if it serves",
         momentary=True,
     ),
     Deadline(
@@ -149,7 +149,7 @@ FIORANO_DEADLINES = (
         "the lock is asked for, or renewed, in every fifth of a lease",
         _ODD,
         _LOCKED,
-        "the gateway is there, and is not asked for what is wanted",
+        "a connected gateway is asked for the needed lock within {}",
     ),
     Deadline(
         "unasked",
@@ -158,7 +158,7 @@ FIORANO_DEADLINES = (
         "lock.py: what is wanted of the lock is asked at once",
         _ODD,
         _LOCKED,
-        "the gateway is there, and is not asked for what is wanted now",
+        "a connected gateway is asked for a newly needed lock within {}",
     ),
     Deadline(
         "file",
@@ -167,7 +167,7 @@ FIORANO_DEADLINES = (
         "HA locking mechanism: a lock file that is gone is noticed within a fifth of a lease",
         _ODD,
         _LOCKED,
-        "a gateway does not look at its lock file",
+        "a gateway checks its lock file within {}",
     ),
     Deadline(
         "command",
@@ -175,7 +175,7 @@ FIORANO_DEADLINES = (
         0.05,
         "active.py, shared.py: what clients ask for is carried out in the next turn",
         _ODD,
-        what="a command is not carried out",
+        requirement="a command is carried out within {}",
     ),
     Deadline(
         "unreleased",
@@ -183,7 +183,7 @@ FIORANO_DEADLINES = (
         0.02,
         "active.py, shared.py: effects go out as soon as they are on disk, and at the standby or with the lock",
         where={"lock": (True,), "fencing": (True,)},
-        what="nothing holds what waits to be confirmed",
+        requirement="every waiting confirmation is held by the standby or the lock",
         momentary=True,
     ),
     Deadline(
@@ -193,7 +193,7 @@ FIORANO_DEADLINES = (
         "Working of replicated high availability: a standby has each change before it hears of it otherwise",
         _ODD,
         _REPLICATED,
-        "a standby lacks what the active server says that it has sent",
+        "a standby has what the active server has sent within {}",
     ),
     Deadline(
         "copying",
@@ -202,7 +202,7 @@ FIORANO_DEADLINES = (
         "Working of replicated high availability: pages are sent while the standby answers those before",
         _ODD,
         _REPLICATED,
-        "a page is not sent though few are under way",
+        "the next page is sent within {} while few are in flight",
     ),
     Deadline(
         "unconfirmed",
@@ -212,7 +212,7 @@ FIORANO_DEADLINES = (
         "answers",
         _ODD,
         _REPLICATED,
-        "a server that serves alone has the lock, and may not confirm",
+        "a server that serves alone and has the lock may confirm within {}",
     ),
     Deadline(
         "database-look",
@@ -221,7 +221,7 @@ FIORANO_DEADLINES = (
         "Working of shared high availability: whether the database is there is asked four times in a lease",
         _ODD,
         _SHARED,
-        "the shared database is not asked whether it is there",
+        "the shared database is probed within {}",
     ),
     Deadline(
         "database",
@@ -230,7 +230,7 @@ FIORANO_DEADLINES = (
         "Working of shared high availability: a database that is there again is used",
         (*_ODD, "shared-db"),
         _SHARED,
-        "the shared database counts as out of reach",
+        "the shared database counts as reachable within {}",
         calm=True,
     ),
     Deadline(
@@ -240,7 +240,7 @@ FIORANO_DEADLINES = (
         "HA layer configuration: database_timeout, after how long the shared database is out of reach",
         _ODD,
         _SHARED,
-        "a commit is neither confirmed nor given up",
+        "a commit is confirmed or given up within {}",
     ),
     Deadline(
         "request",
@@ -249,7 +249,7 @@ FIORANO_DEADLINES = (
         "docs/stomp.md: all requests that have arrived are done in one transaction",
         (*_ODD, "shared-db"),
         _SHARED,
-        "the storage service does not do what it was asked",
+        "the storage service carries out a request within {}",
     ),
     Deadline(
         "database-answer",
@@ -258,7 +258,7 @@ FIORANO_DEADLINES = (
         "docs/stomp.md: StorageClient gives each request a deadline, to connect included",
         _ODD,
         {"mode": ("shared",)},
-        "the database's answer is awaited",
+        "the database answers, or is given up, within {}",
     ),
     Deadline(
         "database-lost",
@@ -266,10 +266,10 @@ FIORANO_DEADLINES = (
         0.02,
         "client.py: whoever has asked on a connection that is lost is told at once",
         where={"mode": ("shared",)},
-        what="the database's answer is awaited on a connection that is lost",
+        requirement="no request waits for the database on a lost connection",
         momentary=True,
     ),
-    Deadline("completion", TAKEOVER, 1, _TABLE, _ODD, _REPLICATED, "a command is not confirmed", calm=True),
+    Deadline("completion", TAKEOVER, 1, _TABLE, _ODD, _REPLICATED, "a command is confirmed within {}", calm=True),
     GREETING,
     MISDIRECTS,
     *DEADLINES,

@@ -12,9 +12,11 @@ _STALLS = (*_ODD, "packets", "partition", "points:cut", "points:partial")
 """Faults that lose packets. TCP increases its retransmission delay, which outlasts the fault."""
 
 DEADLINES = (
-    Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD, what="a peer has no link", calm=True),
+    Deadline("link", {"detection_timeout": 2}, 0.4, _LINKS, _ODD,
+             requirement="each peer has a link within {}", calm=True),
     Deadline(
-        "master", {"detection_timeout": 4}, 0.5, "4.5: BOUNDS", _ODD, _PRIMARY, "a replica has no master", calm=True
+        "master", {"detection_timeout": 4}, 0.5, "4.5: BOUNDS", _ODD, _PRIMARY,
+        "each replica has a master within {}", calm=True
     ),
     *(
         Deadline(
@@ -24,7 +26,7 @@ DEADLINES = (
             "election.py: a candidate leaves each before it, in the order of the view, two time-outs",
             _ODD,
             _PRIMARY,
-            f"a candidate with {place} before it does not stand",
+            f"a candidate with {place} others before it stands within {{}}",
         )
         for place in range(5)
     ),
@@ -35,7 +37,7 @@ DEADLINES = (
         "a master sends something in every one and a half intervals, which are a fifth of detection_timeout",
         _STALLS,
         {**_PRIMARY, "heartbeat_interval": (0.0,)},
-        "nothing is heard of the master",
+        "the master is heard within {}",
         calm=True,
     ),
     Deadline(
@@ -46,7 +48,7 @@ DEADLINES = (
         "TCP has not tried again yet, is given up",
         _ODD,
         {**_PRIMARY, "heartbeat_interval": (0.0,)},
-        "nothing is heard of a peer with a link",
+        "a peer with a link is heard within {}",
         calm=True,
     ),
     Deadline(
@@ -55,7 +57,7 @@ DEADLINES = (
         0.5,
         "docs/designs/joram.md: detection_timeout, seconds after which a peer that is silent is suspected",
         ("clock",),
-        what="a peer counts as alive of which nothing is heard",
+        requirement="a peer that is not heard counts as dead within {}",
     ),
     Deadline(
         "leaver",
@@ -63,7 +65,7 @@ DEADLINES = (
         0.2,
         "docs/designs/joram.md: whoever stops in good order says so, and is not waited for",
         _ODD,
-        what="a replica that has said that it stops is in the view",
+        requirement="a replica that has announced its stop leaves the view within {}",
     ),
     Deadline(
         "enough",
@@ -72,7 +74,7 @@ DEADLINES = (
         "election.py: whoever has enough votes waits for the others for a quarter of detection_timeout",
         _ODD,
         _PRIMARY,
-        "a candidate with enough votes or promises does not go on",
+        "a candidate with enough votes or promises proceeds within {}",
     ),
     Deadline(
         "first-stands",
@@ -81,7 +83,7 @@ DEADLINES = (
         "docs/designs/joram.md, Elections: who believes that it is the first of the living becomes candidate",
         _ODD,
         _PRIMARY,
-        "the first of the living, which waits for nobody, does not stand",
+        "the first of the live candidates stands within {}",
     ),
     Deadline(
         "asks-again",
@@ -91,14 +93,14 @@ DEADLINES = (
         "detection_timeout",
         _ODD,
         _PRIMARY,
-        "the first candidate, which all have answered in vain, does not ask again",
+        "the first candidate asks again within {} after all answers were refusals",
     ),
     Deadline(
         "adoption",
         {},
         0.02,
         "election.py: a candidate that loses the source of the most complete log stands again",
-        what="a candidate waits for a log from somebody to whom there is no link",
+        requirement="a candidate stops waiting for the log of a peer without a link within {}",
     ),
     Deadline(
         "serving",
@@ -107,7 +109,7 @@ DEADLINES = (
         "Raft paper, 5.4.2",
         _ODD,
         _PRIMARY,
-        "a master does not serve",
+        "a master serves within {}",
         calm=True,
     ),
     Deadline(
@@ -117,7 +119,7 @@ DEADLINES = (
         "Ongaro's dissertation, 6.4.1",
         _ODD,
         _PRIMARY,
-        "a master that serves has no lease",
+        "a serving master has a lease within {}",
         calm=True,
     ),
     Deadline(
@@ -127,7 +129,7 @@ DEADLINES = (
         "Ongaro's dissertation, 6.2: a leader that has not heard from a majority for an election timeout steps down",
         _ODD,
         _PRIMARY,
-        "a master goes on without a lease",
+        "a master without a lease steps down within {}",
     ),
     Deadline(
         "silent-member",
@@ -136,7 +138,7 @@ DEADLINES = (
         "docs/designs/joram.md: detection_timeout, seconds of silence after which a replica is suspected",
         _ODD,
         _PRIMARY,
-        "a member that was silent for detection_timeout is in the view",
+        "a member that was silent for detection_timeout leaves the view within {}",
     ),
     Deadline(
         "unsent",
@@ -145,7 +147,7 @@ DEADLINES = (
         "docs/designs/joram.md, A command's way: sends the batch to all replicas that it feeds, at once",
         _ODD,
         _PRIMARY,
-        "a replica is not sent the entries that it lacks, though its window has room",
+        "a replica whose window has room is sent the entries that it lacks within {}",
     ),
     Deadline(
         "unsent-state",
@@ -154,7 +156,7 @@ DEADLINES = (
         "4.7.3; docs/simulation.md: pieces of a state, of which four are sent ahead",
         _ODD,
         _PRIMARY,
-        "a replica is not sent on the state that it is being sent, though fewer than four pieces are on their way,",
+        "the next piece of a state is sent within {} while fewer than four are in flight",
     ),
     Deadline(
         "unshipped",
@@ -163,7 +165,7 @@ DEADLINES = (
         "docs/designs/joram.md: sync_interval, seconds between synchronisations of the replicas",
         _ODD,
         _PRIMARY,
-        "an entry is not on its way to the other replicas",
+        "an entry is sent to the other replicas within {}",
     ),
     Deadline(
         "uninformed",
@@ -171,7 +173,7 @@ DEADLINES = (
         0.05,
         "docs/designs/joram.md, A command's way: the others learn that it is committed from the next batch or "
         "heartbeat",
-        what="a replica does not take for committed what its master says is",
+        requirement="a replica counts entries as committed as soon as its master reports them so",
         momentary=True,
     ),
     Deadline(
@@ -180,7 +182,7 @@ DEADLINES = (
         1.2,
         "docs/designs/joram.md, A command's way: what was applied is written with the next entries, or after a second",
         _ODD,
-        what="what was applied, or how the log begins, is not on the disk",
+        requirement="applied entries and the beginning of the log are on disk within {}",
     ),
     Deadline(
         "untold",
@@ -189,7 +191,7 @@ DEADLINES = (
         "docs/designs/joram.md: when enough have acknowledged, the master applies the command and releases its effects",
         _ODD,
         _PRIMARY,
-        "what is committed is not told to clients, while a lease holds,",
+        "committed commands are confirmed to clients within {} while the lease holds",
     ),
     Deadline(
         "uncommitted",
@@ -198,7 +200,7 @@ DEADLINES = (
         "Raft paper, 5.3",
         _ODD,
         _PRIMARY,
-        "an entry is not committed",
+        "an entry is committed within {}",
         calm=True,
     ),
     Deadline(
@@ -208,7 +210,7 @@ DEADLINES = (
         "election.py: whoever has the most complete log leads, or gives up",
         _ODD,
         _PRIMARY,
-        "a candidate that has the most complete log by now does not lead",
+        "a candidate that has adopted the most complete log leads within {}",
     ),
     Deadline(
         "unapplied",
@@ -217,7 +219,7 @@ DEADLINES = (
         "Raft paper, Figure 2: if commitIndex > lastApplied, apply",
         _ODD,
         _PRIMARY,
-        "an entry that is committed is not applied",
+        "a committed entry is applied within {}",
     ),
     Deadline(
         "behind",
@@ -226,7 +228,7 @@ DEADLINES = (
         "Raft paper, 5.3: the leader retries indefinitely",
         _ODD,
         _PRIMARY,
-        "a peer with a link gets nothing that it lacks",
+        "a peer with a link receives entries that it lacks within {}",
         calm=True,
     ),
     Deadline(
@@ -236,7 +238,7 @@ DEADLINES = (
         "4.7.3: a replica that comes back joins the view",
         _ODD,
         _PRIMARY,
-        "a replica of the group is not in the view",
+        "each replica of the group is in the view within {}",
         calm=True,
     ),
     Deadline(
@@ -246,7 +248,7 @@ DEADLINES = (
         "4.2.1: a message for another server is kept, and sent, until it is there",
         _ODD,
         _PRIMARY,
-        "a message for another server is not known to be there",
+        "a message for another server is acknowledged by that server within {}",
         calm=True,
     ),
     Deadline(
@@ -254,16 +256,16 @@ DEADLINES = (
         {"network_timeout": 0.3},
         0.2,
         deadlines.NETWORKS,
-        what="another server with a connection is sent nothing",
+        requirement="a connected server is sent something within {}",
     ),
     Deadline(
         "network-silent",
         {"network_timeout": 1.3},
         0.3,
         deadlines.NETWORKS,
-        what="a connection with another server of which nothing comes is kept",
+        requirement="a connection from which another server sends nothing is closed within {}",
     ),
-    Deadline("network-call", {"network_timeout": 0.15}, 0.05, deadlines.CALLS, what=deadlines.CALLED),
+    Deadline("network-call", {"network_timeout": 0.15}, 0.05, deadlines.CALLS, requirement=deadlines.CALLED),
     Deadline(
         "collocated",
         {"detection_timeout": 4},
@@ -271,7 +273,7 @@ DEADLINES = (
         deadlines.REACTIONS,
         _ODD,
         _PRIMARY,
-        "a client inside the broker has no connection",
+        "a client inside the broker has a connection within {}",
         calm=True,
     ),
     Deadline(
@@ -281,7 +283,7 @@ DEADLINES = (
         deadlines.REACTIONS,
         _ODD,
         _PRIMARY,
-        "a client inside the broker goes on to have the message that it has taken",
+        "a client inside the broker settles a message that it has taken within {}",
         calm=True,
     ),
     deadlines.GREETING,

@@ -15,7 +15,8 @@ _LINKS = ("Links: of two peers one dials the other, in every eighth of detection
           "broker that its manager has to start again")
 
 QPID_DEADLINES = (
-    Deadline("link", {"detection_timeout": 2, "manager_lease": 1}, 2.5, _LINKS, _ODD, _OURS, "a broker has no link",
+    Deadline("link", {"detection_timeout": 2, "manager_lease": 1}, 2.5, _LINKS, _ODD, _OURS,
+             "each broker has a link within {}",
              calm=True),
     Deadline(
         "manager-link",
@@ -24,7 +25,7 @@ QPID_DEADLINES = (
         "Links: of two managers one dials the other, in every heartbeat",
         _ODD,
         _OURS,
-        "a manager has no link",
+        "each manager has a link within {}",
         calm=True,
     ),
     Deadline(
@@ -34,7 +35,7 @@ QPID_DEADLINES = (
         "Cluster Resource Managers: who hears most managers and no coordinator stands within half a lease, by chance",
         _ODD,
         _OURS,
-        "a manager that hears most others and no coordinator does not stand",
+        "a manager that hears most others and no coordinator stands within {}",
     ),
     Deadline(
         "ballot",
@@ -43,7 +44,7 @@ QPID_DEADLINES = (
         "coordinator.py: who gets no majority within a lease gives up",
         _ODD,
         _OURS,
-        "a ballot is under way",
+        "a ballot ends within {}",
     ),
     Deadline(
         "silent-peer",
@@ -52,7 +53,7 @@ QPID_DEADLINES = (
         "brokers speak in every quarter of detection_timeout",
         _ODD,
         _OURS,
-        "nothing is heard of a broker with a link",
+        "a broker with a link is heard within {}",
         calm=True,
     ),
     Deadline(
@@ -63,7 +64,7 @@ QPID_DEADLINES = (
         "waits for ten leases, or ten seconds, and takes it",
         _ENDED,
         _OURS,
-        "a broker that may be promoted has no primary",
+        "a broker that may be promoted has a primary within {}",
         calm=True,
     ),
     Deadline(
@@ -73,7 +74,7 @@ QPID_DEADLINES = (
         "Replicating browsers",
         _ODD,
         _OURS,
-        "a backup has not caught up",
+        "a backup has caught up within {}",
         calm=True,
     ),
     Deadline(
@@ -83,7 +84,7 @@ QPID_DEADLINES = (
         "completions wait catchup_timeout for who is not caught up",
         ("clock",),
         _OURS,
-        "completions wait for a backup that is expected",
+        "completions stop waiting for an expected backup within {}",
     ),
     Deadline(
         "expected-though-there",
@@ -92,7 +93,7 @@ QPID_DEADLINES = (
         "Failover: a new primary waits for the backups that have not attached yet",
         (),
         _OURS,
-        "a backup is expected that is there",
+        "no attached backup counts as expected",
         momentary=True,
     ),
     Deadline(
@@ -102,7 +103,7 @@ QPID_DEADLINES = (
         "Replicating browsers: what is confirmed is at all backups that are ready",
         (),
         _OURS,
-        "a backup is ready, and completions do not wait for it",
+        "completions wait for each ready backup",
         momentary=True,
     ),
     Deadline(
@@ -112,10 +113,11 @@ QPID_DEADLINES = (
         "completions wait catchup_timeout for who is not caught up; looked at in each quarter of detection_timeout",
         ("clock",),
         _OURS,
-        "completions wait for a backup that does not catch up",
+        "completions stop waiting for a backup that does not catch up within {}",
     ),
     Deadline(
-        "away", _ATTACHED, 2, "Broker discovery and lifecycle", _ODD, _OURS, "a backup is not attached", calm=True
+        "away", _ATTACHED, 2, "Broker discovery and lifecycle", _ODD, _OURS,
+        "each backup is attached within {}", calm=True
     ),
     Deadline(
         "browser",
@@ -124,7 +126,7 @@ QPID_DEADLINES = (
         "Replicating browsers",
         _ODD,
         _OURS,
-        "a backup has not answered what it was sent",
+        "a backup acknowledges what it was sent within {}",
         calm=True,
     ),
     Deadline(
@@ -134,7 +136,7 @@ QPID_DEADLINES = (
         "browsing.py: eight groups may be under way while a backup catches up",
         ("clock",),
         _OURS,
-        "a backup that catches up is sent nothing though its window has room",
+        "a backup that catches up, and whose window has room, is sent more within {}",
     ),
     Deadline(
         "completion",
@@ -143,7 +145,7 @@ QPID_DEADLINES = (
         "Replicating browsers: bounds.py",
         _ODD,
         _OURS,
-        "a command is not completed",
+        "a command is completed within {}",
         calm=True,
     ),
     Deadline(
@@ -154,7 +156,7 @@ QPID_DEADLINES = (
         "leases",
         _ODD,
         _OURS,
-        "a coordinator names nobody as primary, though somebody may be",
+        "a coordinator names a primary within {} if a broker is eligible",
         calm=True,
     ),
     Deadline(
@@ -165,7 +167,7 @@ QPID_DEADLINES = (
         "or says that its broker ended",
         _ODD,
         _OURS,
-        "a coordinator names nobody as primary, though somebody may be who has not refused",
+        "a coordinator names a primary within {} if an eligible broker has not refused",
         calm=True,
     ),
     Deadline(
@@ -175,7 +177,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: quorum is a majority of the configured members",
         _ODD,
         _OURS,
-        "a coordinator that most managers have not answered for a lease goes on",
+        "a coordinator that most managers have not answered for a lease stops within {}",
     ),
     Deadline(
         "clearance",
@@ -184,7 +186,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: a decision is carried out when most have accepted it, after 1.25 leases",
         _ODD,
         _OURS,
-        "a coordinator does not let the primary start that it has named",
+        "a coordinator lets the primary that it has named start within {}",
         calm=True,
     ),
     Deadline(
@@ -194,7 +196,7 @@ QPID_DEADLINES = (
         "services.py: a broker that should be promoted may fail to answer for three leases",
         _ODD,
         _OURS,
-        "who may be primary now is not, and does not refuse",
+        "a broker that is cleared as primary becomes primary or refuses within {}",
         calm=True,
     ),
     Deadline(
@@ -204,7 +206,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: a broker is started again one second after its end",
         _ODD,
         _OURS,
-        "a manager that has quorum does not start its broker",
+        "a manager with quorum starts its broker within {}",
         calm=True,
     ),
     Deadline(
@@ -214,7 +216,7 @@ QPID_DEADLINES = (
         "services.py: a broker that does not ask whether it may go on, 1.25 leases beyond its own, is ended",
         _ODD,
         _OURS,
-        "a broker that does not ask whether it may go on is not ended",
+        "a broker that does not renew its lease is ended within {}",
     ),
     Deadline(
         "noting",
@@ -223,7 +225,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: five heartbeats in a lease, and a note is told at once",
         _ODD,
         _OURS,
-        "what a primary wants noted is not",
+        "a note that a primary asks for is recorded within {}",
         calm=True,
     ),
     Deadline(
@@ -233,7 +235,7 @@ QPID_DEADLINES = (
         "Replicating browsers: completed when all have signaled completion",
         (),
         _OURS,
-        "nothing holds what waits for completion",
+        "every waiting completion is held by a backup",
         momentary=True,
     ),
     Deadline(
@@ -243,7 +245,7 @@ QPID_DEADLINES = (
         "Failover and Cluster Resource Managers: exactly one primary",
         (),
         _OURS,
-        "a primary has heard of a newer one, and stays",
+        "a primary that has heard of a newer primary steps down at once",
         momentary=True,
     ),
     Deadline(
@@ -253,7 +255,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: later notes replace earlier ones; whom they name nobody promotes",
         _ODD,
         _OURS,
-        "a backup that has everything is still noted as one that may lack something",
+        "a backup that has everything is no longer noted as lacking within {}",
     ),
     Deadline(
         "unasking",
@@ -262,7 +264,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: a broker asks four times in a lease whether it may go on",
         _ODD,
         _OURS,
-        "a broker that was answered does not ask again whether it may go on",
+        "a broker renews its lease again within {} of an answer",
     ),
     Deadline(
         "unpolled",
@@ -271,7 +273,7 @@ QPID_DEADLINES = (
         "services.py: a broker is asked how it is in each heartbeat, and given a lease to answer",
         _ODD,
         _OURS,
-        "a manager does not ask its broker how it is",
+        "a manager asks its broker for its status within {}",
     ),
     Deadline(
         "untold",
@@ -280,7 +282,7 @@ QPID_DEADLINES = (
         "messages.py: how things stand is told at each change",
         (),
         _OURS,
-        "a broker has changed its state, and told nobody",
+        "a broker reports each change of its state at once",
         momentary=True,
     ),
     Deadline(
@@ -290,7 +292,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: all managers send each other heartbeats, five in a lease",
         _ODD,
         _OURS,
-        "nothing is heard of a manager with a link",
+        "a manager with a link is heard within {}",
         calm=True,
     ),
     Deadline(
@@ -300,7 +302,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: the virtual address is there for as long as the broker was let go on as primary",
         _ODD,
         _OURS,
-        "the virtual address is not where the primary is",
+        "the virtual address is on the primary's node within {}",
     ),
     Deadline(
         "address-kept",
@@ -309,7 +311,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: it goes at once when the lease ends",
         _ODD,
         _OURS,
-        "a node keeps the virtual address, and is not primary",
+        "a node that is not primary gives up the virtual address within {}",
     ),
     Deadline(
         "unannounced",
@@ -318,7 +320,7 @@ QPID_DEADLINES = (
         "docs/designs/qpid.md: twice in a lease it is announced",
         _ODD,
         _OURS,
-        "the virtual address is not announced",
+        "the virtual address is announced within {}",
     ),
     GREETING,
     MISDIRECTS,
