@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +21,7 @@ from checkers.spark.object_job import ObjectVerdict
 from checkers.spark.session import SparkWarmup
 from checkers.verdict_cache import judged_already
 from harness.analysis.coverage import note_log_events
-from harness.cli.outcomes import Outcomes, outcome_of_run
+from harness.cli.outcomes import Outcome, Outcomes, outcome_of_run
 from harness.cli.output import print_json
 from harness.run import plugins
 from harness.run.cases import BROKEN
@@ -36,6 +36,7 @@ from stormproof.store import Store
 from stormproof.text import escaped
 
 _SHOWN, _REFUSED = 50, 10
+Row = TypeVar("Row", VerdictRow, ObjectVerdict)
 
 
 def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, as_json: bool,
@@ -67,30 +68,46 @@ def check_stored(store_dir: Path, names: Sequence[str], *, master: str | None, a
         if not refused:
             raise
         refused.append(str(error))  # verdicts are reported all the same
-    if outcomes is not None:
-        for row in rows:
-            outcomes.add(outcome_of_run(row.run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence))
-    damaged = [row for row in rows if row.damage is not None]
-    for row in damaged:
-        print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
-    tell_refused(refused)
-    verdict = worst(row.verdict for row in rows)
-    if as_json:
-        found = [_json(row) for row in rows]
-        print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
-    else:
-        show(to, rows, summary)
-        tell_taken(to, len(rows) - fresh, len(rows))
-    return EXIT_ERROR if (unsealed or others or damaged or refused) and verdict != INVALID else EXIT_OF[verdict]
+    return report_verdicts(
+        rows, summary, to, single=len(names) == 1, as_json=as_json, taken=len(rows) - fresh, refused=refused,
+        troubled=bool(unsealed or others), outcomes=outcomes,
+        outcome=lambda row: outcome_of_run(row.run_dir, outcome_word(row), row.sentence),
+    )  # fmt: skip
 
 
-def tell_refused(refused: Sequence[str]) -> None:
-    """Print on standard error which results could not be stored, and why. The verdicts themselves are reported all the
-    same."""
+def report_verdicts(rows: Sequence[Row], summary: Sequence[SummaryRow], to: Console, *, single: bool, as_json: bool,
+                    taken: int, refused: Sequence[str], troubled: bool, outcomes: Outcomes | None,
+                    outcome: Callable[[Row], Outcome]) -> int:
+    """Report the verdicts on runs, and return the exit status of ``check_stored``.
+
+    ``taken`` is the number of verdicts that were stored before. ``refused`` are the results that could not be stored,
+    with the reasons: the verdicts themselves are reported all the same. ``troubled`` tells that runs were left out.
+    """
+    for row in rows:
+        if outcomes is not None:
+            outcomes.add(outcome(row))
+    damaged = [row.damage for row in rows if row.damage is not None]
+    for line in damaged:
+        print(f"not judged: {escaped(line)}", file=sys.stderr)
     for line in refused[:_REFUSED]:
         print(f"not stored: {escaped(line)}", file=sys.stderr)
     if len(refused) > _REFUSED:
         print(f"not stored: {len(refused) - _REFUSED} more", file=sys.stderr)
+    verdict = worst(row.verdict for row in rows)
+    if as_json:
+        found = [_json(row) for row in rows]
+        print_json(found[0] if single else {"verdict": verdict, "runs": found})
+    else:
+        show(to, rows, summary)
+        if taken:
+            to.print(f"{taken} of {len(rows)} were judged before, by the same checks over the same records (--again "
+                     "judges them again)", soft_wrap=True)
+    return EXIT_ERROR if (troubled or damaged or refused) and verdict != INVALID else EXIT_OF[verdict]
+
+
+def outcome_word(row: VerdictRow | ObjectVerdict) -> str:
+    """Return a run's verdict, or ``broken`` if it can't be judged."""
+    return BROKEN if row.damage is not None else row.verdict
 
 
 def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: bool, to: Console, whole: bool,
@@ -244,21 +261,14 @@ def _without_history(run: Path) -> str | None:
     return None if reason is None else f"{run}: {reason}"
 
 
-def tell_taken(to: Console, taken: int, total: int) -> None:
-    """Print the number of runs that were not judged again, if any."""
-    if taken:
-        to.print(f"{taken} of {total} were judged before, by the same checks over the same records (--again judges "
-                 "them again)", soft_wrap=True)
-
-
-def _json(row: VerdictRow) -> dict[str, Any]:
-    report = row.run_dir / REPORT
+def _json(row: VerdictRow | ObjectVerdict) -> dict[str, Any]:
+    report = row.run_dir / REPORT if isinstance(row, VerdictRow) else None
     return {
         "verdict": row.verdict,
         "run": row.run,
         "anomalies": dict(row.anomalies),
         "sentence": row.sentence,
-        "report": str(report) if report.exists() else None,
+        "report": str(report) if report is not None and report.exists() else None,
         **({"damage": row.damage} if row.damage is not None else {}),
     }
 

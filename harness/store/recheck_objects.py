@@ -16,18 +16,16 @@ from checkers.spark.job import summarize
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.object_job import ObjectVerdict, check_objects, description
 from checkers.spark.session import SparkWarmup
-from harness.cli.outcomes import Outcomes, outcome_of_run
-from harness.cli.output import print_json
+from harness.cli.outcomes import Outcome, Outcomes, outcome_of_run
 from harness.run import plugins
-from harness.run.cases import BROKEN
 from harness.run.progress import console
-from harness.store.recheck import show, tell_refused, tell_taken
-from stormproof.contracts.check import INVALID, worst
-from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
+from harness.store.recheck import outcome_word, report_verdicts
+from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, RUN_FILE, upgraded, write_json
 from stormproof.text import escaped
 
-_AT_ONCE = 16
+_READERS = 16
+"""Descriptions that are read at a time."""
 
 
 def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | None, as_json: bool,
@@ -65,21 +63,11 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | 
                 summary = []
         finally:
             warm.abandon()
-    for row in rows:
-        if outcomes is not None:
-            _note(outcomes, store, row, infos[row.run])
-        if row.damage is not None:
-            print(f"not judged: {escaped(row.damage)}", file=sys.stderr)
-    tell_refused(refused)
-    verdict = worst(row.verdict for row in rows)
-    if as_json:
-        found = [_json(row) for row in rows]
-        print_json(found[0] if len(names) == 1 else {"verdict": verdict, "runs": found})
-    else:
-        show(to, rows, summary)
-        tell_taken(to, sum(row.taken for row in rows), len(rows))
-    troubled = lost or others or refused or any(row.damage is not None for row in rows)
-    return EXIT_ERROR if troubled and verdict != INVALID else EXIT_OF[verdict]
+    return report_verdicts(
+        rows, summary, to, single=len(names) == 1, as_json=as_json, taken=sum(row.taken for row in rows),
+        refused=refused, troubled=bool(lost or others), outcomes=outcomes,
+        outcome=lambda row: _outcome(store, row, infos[row.run]),
+    )  # fmt: skip
 
 
 def chosen(store: ObjectStore, names: Sequence[str]) -> tuple[dict[str, dict[str, Item]], list[str]]:
@@ -113,7 +101,7 @@ def _resolved(store: ObjectStore, runs: Sequence[str], name: str) -> str:
 
 
 def _descriptions(store: ObjectStore, runs: Sequence[str]) -> dict[str, Mapping[str, Any] | None]:
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(runs, pool.map(lambda run: description(store, run), runs), strict=True))
 
 
@@ -130,16 +118,11 @@ def _of_other_plugins(infos: Mapping[str, Mapping[str, Any] | None]) -> dict[str
     return found
 
 
-def _note(outcomes: Outcomes, store: ObjectStore, row: ObjectVerdict, info: Mapping[str, Any] | None) -> None:
-    """Record the outcome of a run from its description, which is read like that of a run in a folder."""
+def _outcome(store: ObjectStore, row: ObjectVerdict, info: Mapping[str, Any] | None) -> Outcome:
+    """Return the outcome of a run from its description, which is read like that of a run in a folder."""
     with tempfile.TemporaryDirectory(prefix="stormproof-") as scratch:
         run_dir = Path(scratch) / row.run
         run_dir.mkdir()
         write_json(run_dir / RUN_FILE, info or {})
-        found = outcome_of_run(run_dir, BROKEN if row.damage is not None else row.verdict, row.sentence)
-    outcomes.add(replace(found, told={"run": f"{store}/{row.run}"}))
-
-
-def _json(row: ObjectVerdict) -> dict[str, Any]:
-    return {"verdict": row.verdict, "run": row.run, "anomalies": dict(row.anomalies), "sentence": row.sentence,
-            "report": None, **({"damage": row.damage} if row.damage is not None else {})}  # fmt: skip
+        found = outcome_of_run(run_dir, outcome_word(row), row.sentence)
+    return replace(found, told={"run": f"{store}/{row.run}"})
