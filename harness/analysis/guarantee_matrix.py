@@ -38,7 +38,7 @@ TITLE = "# What the systems guarantee, and what runs have shown"
 
 
 @dataclass
-class Seen:
+class Observations:
     """Results of one guarantee in one mode: the number of runs, of runs that violated it, and of violations in all; and
     ``beyond``, the number of such anomalies outside the guarantee's scope."""
 
@@ -62,7 +62,7 @@ class Comparison:
     mode: str
     name: str
     guarantee: Guarantee
-    seen: Seen
+    seen: Observations
 
     @property
     def status(self) -> str:
@@ -87,7 +87,7 @@ class Findings:
 
     def __init__(self, system: str, source: str) -> None:
         self.source = source
-        self.counted: defaultdict[tuple[str, str], Seen] = defaultdict(Seen)
+        self.counted: defaultdict[tuple[str, str], Observations] = defaultdict(Observations)
         self.workloads: set[str] = set()
         self.faults: set[str] = set()
         self._system = system
@@ -224,7 +224,7 @@ def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
 def compare(system: str, findings: Findings) -> Iterator[Comparison]:
     """Yield every guarantee in every mode, with the results of runs for it."""
     for (mode, name), guarantee in promised_in(system).items():
-        yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Seen()))
+        yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Observations()))
 
 
 def sections_of(text: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import Any
 
-from harness.contract.core import CALL_SECONDS, Bench, Broken, Client, Item, NotClaimed, quietly, told
+from harness.contract.core import CALL_SECONDS, Bench, BenchClient, Broken, ContractItem, NotClaimed, quietly, told
 from harness.contract.data_kinds import TAKE_SECONDS, EventKind, LogKind, QueueKind, RegisterKind, kind_of
 from harness.contract.sockets import connections
 from stormproof.contracts.client import (
@@ -67,7 +67,7 @@ async def _close(bench: Bench) -> str:
         await client.call(client.connection.close())
     except Exception as error:
         raise Broken(f"a second close() raised {told(error)}") from error
-    never = Client(bench.make_connection(), client.host, client.node)
+    never = BenchClient(bench.make_connection(), client.host, client.node)
     try:
         await never.call(never.connection.close())
     except Exception as error:
@@ -106,7 +106,7 @@ async def _depth(bench: Bench) -> str:
     return "0 and 3"
 
 
-async def _demand_depth(client: Client, queue: str, wanted: int, after: str) -> None:
+async def _demand_depth(client: BenchClient, queue: str, wanted: int, after: str) -> None:
     """Raise Broken when the depth has another value and keeps it for a while. Some systems update their counts only
     periodically."""
     until = time.monotonic() + LATE_SECONDS
@@ -184,7 +184,7 @@ async def _redelivered(bench: Bench) -> str:
     return "comes again"
 
 
-async def _demand_again(client: Client, queue: str, body: bytes, how: str) -> None:
+async def _demand_again(client: BenchClient, queue: str, body: bytes, how: str) -> None:
     until = time.monotonic() + AGAIN_SECONDS
     while (delivery := await client.call(client.connection.take(queue, TAKE_SECONDS))) is None:
         if time.monotonic() > until:
@@ -328,37 +328,38 @@ async def _events(bench: Bench) -> str:
 
 
 ITEMS = (
-    Item("connect-from", "every connection of a client is made from the address `local`", "connect",
-         "bind the socket: asyncio.open_connection(host, port, local_addr=(local, 0)); else no partition cuts this "
-         "client off", _from_local),
-    Item("send-take", "what was sent comes, once, when it is acknowledged", "take",
-         "return Delivery(body, ack); the body as it was sent", _send_take, needs=QUEUES),
-    Item("depth", "it is the number of messages in the queue", "depth",
-         "ask the system, not what this connection has seen", _depth, needs=QUEUES),
-    Item("depth-unacknowledged", "messages that were delivered and not acknowledged count", "depth",
-         "add those that are with consumers", _depth_unacknowledged, needs=QUEUES),
-    Item("take-empty", "of an empty queue it returns None, in time", "take",
-         "wait `timeout` seconds, then return None; raise nothing", _take_empty, needs=QUEUES),
-    Item("give-back", "what is given back comes again, while its connection goes on", "take",
-         "give_back must put the message into the queue again; leave it out where the system can't", _give_back,
-         needs=QUEUES),
-    Item("redelivery", "what was taken and not acknowledged comes again when its taker is gone", "take",
-         "acknowledge nothing before ack(); set the system's time-out for deliveries, if it has one, to seconds",
-         _redelivered, needs=QUEUES),
-    Item("read-write", "a read returns None, then what was written last", "read",
-         "ask the system; bytes as they were written", _read_write, needs=REGISTERS),
-    Item("cas", "it sets the value if the expected one is there, and returns whether it did", "cas",
-         "compare and set in one step of the system's; None: there is nothing", _cas, needs=REGISTERS),
-    Item("lock", "one holder at a time; its token is above that of the one before", "acquire",
-         "return when the lock is ours; the token must come from the system", _lock),
-    Item("log", "offsets grow along a log; reads give what was appended, after an offset, so many at most", "append",
-         "the offset must be the entry's own, as the system has it", _log, needs=LOGS),
-    Item("watch", "a watch tells what was put after a revision, in order, each once; head() is the last revision",
-         "watch", "begin after the revision that was given; a new watch takes the place of the one before", _watch,
-         needs=WATCHES),
-    Item("events", "what is published comes to who has subscribed, in order where that is asked for", "subscribe",
-         "return from subscribe() when the system has the subscription", _events, needs=EVENTS),
-    Item("close", "it raises nothing: not once, not twice, not of a connection that was never opened", "close",
-         "bear that nothing is there to be closed", _close),
+    ContractItem("connect-from", "every connection of a client is made from the address `local`", "connect",
+                 "bind the socket: asyncio.open_connection(host, port, local_addr=(local, 0)); else no partition cuts "
+                 "this client off", _from_local),
+    ContractItem("send-take", "what was sent comes, once, when it is acknowledged", "take",
+                 "return Delivery(body, ack); the body as it was sent", _send_take, needs=QUEUES),
+    ContractItem("depth", "it is the number of messages in the queue", "depth",
+                 "ask the system, not what this connection has seen", _depth, needs=QUEUES),
+    ContractItem("depth-unacknowledged", "messages that were delivered and not acknowledged count", "depth",
+                 "add those that are with consumers", _depth_unacknowledged, needs=QUEUES),
+    ContractItem("take-empty", "of an empty queue it returns None, in time", "take",
+                 "wait `timeout` seconds, then return None; raise nothing", _take_empty, needs=QUEUES),
+    ContractItem("give-back", "what is given back comes again, while its connection goes on", "take",
+                 "give_back must put the message into the queue again; leave it out where the system can't", _give_back,
+                 needs=QUEUES),
+    ContractItem("redelivery", "what was taken and not acknowledged comes again when its taker is gone", "take",
+                 "acknowledge nothing before ack(); set the system's time-out for deliveries, if it has one, to "
+                 "seconds", _redelivered, needs=QUEUES),
+    ContractItem("read-write", "a read returns None, then what was written last", "read",
+                 "ask the system; bytes as they were written", _read_write, needs=REGISTERS),
+    ContractItem("cas", "it sets the value if the expected one is there, and returns whether it did", "cas",
+                 "compare and set in one step of the system's; None: there is nothing", _cas, needs=REGISTERS),
+    ContractItem("lock", "one holder at a time; its token is above that of the one before", "acquire",
+                 "return when the lock is ours; the token must come from the system", _lock),
+    ContractItem("log", "offsets grow along a log; reads give what was appended, after an offset, so many at most",
+                 "append", "the offset must be the entry's own, as the system has it", _log, needs=LOGS),
+    ContractItem("watch",
+                 "a watch tells what was put after a revision, in order, each once; head() is the last revision",
+                 "watch", "begin after the revision that was given; a new watch takes the place of the one before",
+                 _watch, needs=WATCHES),
+    ContractItem("events", "what is published comes to who has subscribed, in order where that is asked for",
+                 "subscribe", "return from subscribe() when the system has the subscription", _events, needs=EVENTS),
+    ContractItem("close", "it raises nothing: not once, not twice, not of a connection that was never opened", "close",
+                 "bear that nothing is there to be closed", _close),
 )  # fmt: skip
 """Items that are tested while all nodes run."""

@@ -11,7 +11,7 @@ from harness.api import plan
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
 from harness.cli.output import print_json
-from harness.contract.core import FAILED, OK, SKIPPED, Outcome
+from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
 from harness.run import plugins
 from harness.run.describe import create_run
 from harness.run.lifecycle import RunnerProcess
@@ -53,11 +53,11 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
                      rate=10, seed=1, settings=settings)  # fmt: skip
     if BACKENDS.load(test.backend).in_process:
         raise UsageError(f"--backend {test.backend}: real processes are checked; choose local or docker")
-    outcomes: list[Outcome] = []
+    outcomes: list[ItemOutcome] = []
     to = sys.stderr if as_json else sys.stdout
     print(f"{name}, {amount(test.nodes, 'node')}, backend {test.backend}: {why}", file=to, flush=True)
 
-    def show(outcome: Outcome) -> None:
+    def show(outcome: ItemOutcome) -> None:
         outcomes.append(outcome)
         print("\n".join(lines(outcome)), file=to, flush=True)
 
@@ -78,7 +78,7 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
     return status
 
 
-def lines(outcome: Outcome) -> list[str]:
+def lines(outcome: ItemOutcome) -> list[str]:
     """Return an outcome as text for people."""
     word = "not claimed" if outcome.status == SKIPPED else outcome.status
     found = [f"{word:12} {outcome.name:20} {outcome.told}"]
@@ -96,7 +96,7 @@ def _workload_for(system: str) -> str:
                      "name one that sets it up: --workload FILE.py:CLASS")
 
 
-def _run(test: Any, run_dir: Path, show: Callable[[Outcome], None]) -> None:
+def _run(test: Any, run_dir: Path, show: Callable[[ItemOutcome], None]) -> None:
     lock = RunLock(run_dir)
     note_owner(run_dir)
     runner = RunnerProcess(test, run_dir, lock, SUITE)
@@ -104,7 +104,7 @@ def _run(test: Any, run_dir: Path, show: Callable[[Outcome], None]) -> None:
         for event in runner.events():
             if event["event"] == "error":
                 raise StormproofError(event["message"])
-            show(Outcome(**{key: value for key, value in event.items() if key != "event"}))
+            show(ItemOutcome(**{key: value for key, value in event.items() if key != "event"}))
         runner.wait()
     except KeyboardInterrupt:
         print("\ninterrupted: ending the system", file=sys.stderr)

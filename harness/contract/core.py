@@ -39,7 +39,7 @@ class NotClaimed(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ItemOutcome:
     """The outcome of an item. ``told`` is the observation, the fault, or the reason for skipping. ``where`` is the code
     in question, ``advice`` the remedy."""
 
@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Item:
+class ContractItem:
     """One item of the contract.
 
     ``must`` is the requirement. ``hook`` is the method in question; it is looked up in the client's connection first,
@@ -71,7 +71,7 @@ class Item:
 
 
 @dataclass
-class Client:
+class BenchClient:
     """An open connection from a client host to a node."""
 
     connection: Any
@@ -107,7 +107,7 @@ class Bench:
     """The start time of the system, in seconds since 1970."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Observations that several items use, by name."""
-    _open: list[Client] = field(default_factory=list)
+    _open: list[BenchClient] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _queues: int = 0
 
@@ -147,7 +147,7 @@ class Bench:
         if not self.overrides(hook):
             raise NotClaimed(f"it has no {hook} of its own")
 
-    async def client(self, place: int = 0, *, patience: float = HEALTHY_SECONDS) -> Client:
+    async def client(self, place: int = 0, *, patience: float = HEALTHY_SECONDS) -> BenchClient:
         """Return a new connection from the client host with the number ``place``. It connects to the node next to this
         host, or to another that accepts it.
 
@@ -161,7 +161,7 @@ class Bench:
         trouble = "no node was tried"
         while True:
             for node, (address, port) in (*addresses[place:], *addresses[:place]):
-                client = Client(self.make_connection(), host, node)
+                client = BenchClient(self.make_connection(), host, node)
                 try:
                     await client.call(client.connection.connect(address, port, self.backend.address(host)))
                 except Exception as error:
@@ -216,20 +216,20 @@ class Bench:
         return type(self.system).__qualname__
 
 
-async def tried(item: Item, bench: Bench) -> Outcome:
+async def tried(item: ContractItem, bench: Bench) -> ItemOutcome:
     """Test an item. Any error becomes its outcome."""
     try:
         async with within(ITEM_SECONDS):
             seen = await item.run(bench)
-        return Outcome(item.name, OK, seen)
+        return ItemOutcome(item.name, OK, seen)
     except NotClaimed as reason:
-        return Outcome(item.name, SKIPPED, str(reason))
+        return ItemOutcome(item.name, SKIPPED, str(reason))
     except Broken as error:
-        return Outcome(item.name, FAILED, str(error), bench.where(item.hook), item.advice)
+        return ItemOutcome(item.name, FAILED, str(error), bench.where(item.hook), item.advice)
     except TimeoutError:
-        return Outcome(item.name, FAILED, "it did not end in time", bench.where(item.hook), item.advice)
+        return ItemOutcome(item.name, FAILED, "it did not end in time", bench.where(item.hook), item.advice)
     except Exception as error:
-        return Outcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook),
+        return ItemOutcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook),
                        f"it may not raise; what is tried: {item.must}")
     finally:
         await bench.close_clients()

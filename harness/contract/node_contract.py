@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contract.core import HEALTHY_SECONDS, Bench, Broken, Client, Item, NotClaimed, quietly, told
-from harness.contract.data_kinds import TAKE_SECONDS, Kind, QueueKind, kind_of
+from harness.contract.core import HEALTHY_SECONDS, Bench, BenchClient, Broken, ContractItem, NotClaimed, quietly, told
+from harness.contract.data_kinds import TAKE_SECONDS, DataKind, QueueKind, kind_of
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, PAUSED, RUNNING
 from stormproof.contracts.client import NotDone
@@ -163,8 +163,8 @@ async def _outage(bench: Bench, kind: str) -> dict[str, Any]:
 
 async def _outage_tried(bench: Bench, kind: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"put": None, "take": None}
-    place: Kind | None = None
-    client: Client | None = None
+    place: DataKind | None = None
+    client: BenchClient | None = None
     if bench.make_connection() is not None:
         place = kind_of(bench)
         await place.prepare(bench)
@@ -195,7 +195,7 @@ async def _outage_tried(bench: Bench, kind: str) -> dict[str, Any]:
     return facts
 
 
-async def _seen(client: Client, call: Any, seconds: float = OUTAGE_SECONDS) -> Any:
+async def _seen(client: BenchClient, call: Any, seconds: float = OUTAGE_SECONDS) -> Any:
     """Return the end of a call as a pair: its exception or None, and its result."""
     try:
         return None, await client.call(call, seconds)
@@ -389,51 +389,57 @@ def _list(bodies: Sequence[bytes]) -> str:
 
 
 BEGIN = (
-    Item("start", "installed and started, all programs run, in the foreground, and the system becomes healthy",
-         "command", "see the program's own log; `command` must not put it into the background; `healthy` decides",
-         _start, healthy=False),
-    Item("status", "of a healthy system each node is reachable and named as it is, and one at least serves", "status",
-         "return NodeStatus(machine.name, reachable=True, role=..., serving=...)", _status),
-    Item("prepare", "it ends, and the system is healthy then", "prepare",
-         "declare what clients need, over the nodes that run", _prepare),
-    Item("prepare-again", "a second time it neither raises nor changes what is there", "prepare",
-         "take `it is there already` for done; delete nothing", _prepare_again),
+    ContractItem("start", "installed and started, all programs run, in the foreground, and the system becomes healthy",
+                 "command",
+                 "see the program's own log; `command` must not put it into the background; `healthy` decides", _start,
+                 healthy=False),
+    ContractItem("status", "of a healthy system each node is reachable and named as it is, and one at least serves",
+                 "status", "return NodeStatus(machine.name, reachable=True, role=..., serving=...)", _status),
+    ContractItem("prepare", "it ends, and the system is healthy then", "prepare",
+                 "declare what clients need, over the nodes that run", _prepare),
+    ContractItem("prepare-again", "a second time it neither raises nor changes what is there", "prepare",
+                 "take `it is there already` for done; delete nothing", _prepare_again),
 )  # fmt: skip
 """Items that are tested before any client connects."""
 
 END = (
-    Item("leaders", "`leaders` and `leaders_seen` name nodes and the workload's queues, somebody when all is healthy",
-         "leaders", "answer with the names of nodes (n1, n2...), not with addresses or what the system calls them",
-         _leaders),
-    Item("repair", "of a healthy system it changes nothing that matters, and returns a sentence or nothing", "repair",
-         "look first whether anything has to be done; return what was done", _repair),
-    Item("time_of", "it tells the machine's time of day, seconds since 1970", "time_of",
-         "seconds, in UTC, as the program has them", _time_of),
-    Item("pause", "a node's first program can be paused, and goes on", "programs",
-         "the program must stay in its process group; what watches it must bear a pause", _pause),
-    Item("pause-status", "a paused node is reported as unreachable", "status",
-         "ask the program something that it has to answer; raise where it does not", _pause_status),
-    Item("not-done-paused", "what is sent to paused nodes is not confirmed; NotDone only if it never happens", "send",
-         "raise NotDone only before the request was written, or when the system has said that it did nothing; a "
-         "time-out is another exception", _not_done),
-    Item("kill", "a killed node is dead, and reported as unreachable", "status",
-         "don't answer from what was known before; a program of several processes must not leave its group", _kill),
-    Item("send-to-dead", "what is sent to nodes that are dead is not confirmed", "send",
-         "return when the system has confirmed it, not when it is written", _to_the_dead),
-    Item("lost-connection", "take on a connection that is lost raises", "take",
-         "raise what went wrong with the connection; None means that the queue is empty", _lost, needs="queues"),
-    Item("close-lost", "close of a connection that is lost raises nothing", "close",
-         "suppress what a connection that is gone can raise", _close_lost, needs="queues"),
-    Item("start-again", "killed and started again it becomes healthy, and clients can work", "files",
-         "a start must bear what a kill leaves: lock files, pid files, half a log", _start_again),
-    Item("stop", "stopped in order it ends, and it can be started again", "command",
-         "the program must end at SIGTERM, with all that it has started", _stop),
-    Item("logs", "the files that `logs` names are there", "logs", "paths below the machine's folder, or absolute",
-         _logs, healthy=False),
-    Item("parse_line", "it finds the time in the system's own lines, and bears any other", "parse_line",
-         "match the lines as they are in the log; return LogLine(None, line) for others; mind the time zone",
-         _parse_line, healthy=False),
-    Item("role_change", "the system's own lines announce a role at least once", "role_change",
-         "it is given the text of LogLine, without the time: match that", _role_change, healthy=False),
+    ContractItem("leaders",
+                 "`leaders` and `leaders_seen` name nodes and the workload's queues, somebody when all is healthy",
+                 "leaders",
+                 "answer with the names of nodes (n1, n2...), not with addresses or what the system calls them",
+                 _leaders),
+    ContractItem("repair", "of a healthy system it changes nothing that matters, and returns a sentence or nothing",
+                 "repair", "look first whether anything has to be done; return what was done", _repair),
+    ContractItem("time_of", "it tells the machine's time of day, seconds since 1970", "time_of",
+                 "seconds, in UTC, as the program has them", _time_of),
+    ContractItem("pause", "a node's first program can be paused, and goes on", "programs",
+                 "the program must stay in its process group; what watches it must bear a pause", _pause),
+    ContractItem("pause-status", "a paused node is reported as unreachable", "status",
+                 "ask the program something that it has to answer; raise where it does not", _pause_status),
+    ContractItem("not-done-paused", "what is sent to paused nodes is not confirmed; NotDone only if it never happens",
+                 "send",
+                 "raise NotDone only before the request was written, or when the system has said that it did nothing; "
+                 "a time-out is another exception", _not_done),
+    ContractItem("kill", "a killed node is dead, and reported as unreachable", "status",
+                 "don't answer from what was known before; a program of several processes must not leave its group",
+                 _kill),
+    ContractItem("send-to-dead", "what is sent to nodes that are dead is not confirmed", "send",
+                 "return when the system has confirmed it, not when it is written", _to_the_dead),
+    ContractItem("lost-connection", "take on a connection that is lost raises", "take",
+                 "raise what went wrong with the connection; None means that the queue is empty", _lost,
+                 needs="queues"),
+    ContractItem("close-lost", "close of a connection that is lost raises nothing", "close",
+                 "suppress what a connection that is gone can raise", _close_lost, needs="queues"),
+    ContractItem("start-again", "killed and started again it becomes healthy, and clients can work", "files",
+                 "a start must bear what a kill leaves: lock files, pid files, half a log", _start_again),
+    ContractItem("stop", "stopped in order it ends, and it can be started again", "command",
+                 "the program must end at SIGTERM, with all that it has started", _stop),
+    ContractItem("logs", "the files that `logs` names are there", "logs",
+                 "paths below the machine's folder, or absolute", _logs, healthy=False),
+    ContractItem("parse_line", "it finds the time in the system's own lines, and bears any other", "parse_line",
+                 "match the lines as they are in the log; return LogLine(None, line) for others; mind the time zone",
+                 _parse_line, healthy=False),
+    ContractItem("role_change", "the system's own lines announce a role at least once", "role_change",
+                 "it is given the text of LogLine, without the time: match that", _role_change, healthy=False),
 )  # fmt: skip
 """Items that are tested after clients have connected."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.backends.catalog import BACKENDS
 from harness.contract.clients import ITEMS, MOST_HOSTS
-from harness.contract.core import FAILED, OK, SKIPPED, Bench, Item, Outcome, tried
+from harness.contract.core import FAILED, OK, SKIPPED, Bench, ContractItem, ItemOutcome, tried
 from harness.contract.node_contract import BEGIN, END
 from harness.run.child import run_child
 from harness.run.control_channel import ControlChannel, tell_parent
@@ -35,7 +35,7 @@ _OWN_QUEUES = len(ALL)
 """The number of queues. Each item needs one at most, except for one item that needs ``MOST_HOSTS`` more."""
 
 
-async def check(bench: Bench, tell: Callable[[Outcome], None]) -> None:
+async def check(bench: Bench, tell: Callable[[ItemOutcome], None]) -> None:
     """Test all items. Items that can't be tested are reported, too."""
     healthy = True
     for item in ALL:
@@ -47,11 +47,11 @@ async def check(bench: Bench, tell: Callable[[Outcome], None]) -> None:
             healthy = await _mended(bench)
 
 
-def _left_out(item: Item, bench: Bench, healthy: bool) -> Outcome | None:
+def _left_out(item: ContractItem, bench: Bench, healthy: bool) -> ItemOutcome | None:
     if item.needs and item.needs not in bench.system.provides:
-        return Outcome(item.name, SKIPPED, f"it does not provide {item.needs}")
+        return ItemOutcome(item.name, SKIPPED, f"it does not provide {item.needs}")
     if item.healthy and not healthy:
-        return Outcome(item.name, SKIPPED, "the system is not healthy: mend what failed before")
+        return ItemOutcome(item.name, SKIPPED, "the system is not healthy: mend what failed before")
     return None
 
 

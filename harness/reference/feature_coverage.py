@@ -39,7 +39,7 @@ _TAKEN = ("lost", "duplicated", "phantom")
 
 
 @dataclass(frozen=True)
-class Item:
+class Feature:
     """One feature that clients may use. ``page`` (of docs/) describes it. ``workloads`` are those that use it; none if
     it is empty. ``shown`` are the names under which runs count it, by default the item's name. Only in a run with these
     ``settings`` do the names mean this item."""
@@ -68,33 +68,33 @@ _OF_TOPICS = {"lost": "topic-lost", "duplicated": "topic-duplicated", "phantom":
 
 
 def _queue(name: str, told: str, *checks: str, systems: tuple[str, ...] = BROKERS, shown: tuple[str, ...] = (),
-           topics: bool = True) -> Item:
+           topics: bool = True) -> Feature:
     """Return an item of queues. With ``topics``, topics share it."""
     checks += ("atomic",) if "lost" in checks else ()  # which judges losses in the parts of transactions
     judged = (*checks, *(_OF_TOPICS[check] for check in checks if topics and check in _OF_TOPICS))
-    return Item(name, told, _PAGE, systems, (*_QUEUES, *(_TOPICS if topics else ())), judged, shown)
+    return Feature(name, told, _PAGE, systems, (*_QUEUES, *(_TOPICS if topics else ())), judged, shown)
 
 
-def _nobody(name: str, told: str, page: str = _PAGE, systems: tuple[str, ...] = BROKERS) -> Item:
-    return Item(name, told, page, systems)
+def _nobody(name: str, told: str, page: str = _PAGE, systems: tuple[str, ...] = BROKERS) -> Feature:
+    return Feature(name, told, page, systems)
 
 
-def _with_dialogues(item: Item) -> Item:
+def _with_dialogues(item: Feature) -> Feature:
     if item.name not in _BY_MODEL:
         return item
     return replace(item, workloads=(*item.workloads, DIALOGUE), checks=(*item.checks, DIALOGUE))
 
 
 def _by(workload: str, name: str, told: str, shown: str, checks: tuple[str, ...], systems: tuple[str, ...],
-        page: str = _PAGE, **settings: Any) -> Item:
-    return Item(name, told, page, systems, (workload,), checks, tuple(f"f:{f}" for f in shown.split()),
+        page: str = _PAGE, **settings: Any) -> Feature:
+    return Feature(name, told, page, systems, (workload,), checks, tuple(f"f:{f}" for f in shown.split()),
                 tuple(settings.items()))  # fmt: skip
 
 
 _TOPIC = ("topic-lost", "topic-phantom", "topic-duplicated", "agreement")
 _TX = ("atomic", "exactly-once", "tx-phantom")
 
-ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
+ITEMS: tuple[Feature, ...] = tuple(_with_dialogues(item) for item in (
     _queue("send", "SEND with a receipt", *_TAKEN, shown=("send", "f:enqueue"), topics=False),
     _queue("body-empty", "a body without a byte", "content"),
     _queue("body-binary", "a body with NUL and all other bytes", "content"),
@@ -143,10 +143,10 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
     _by("topic", "durable", "a durable subscription: SUBSCRIBE with x-durable, UNSUBSCRIBE, again", "attach detach",
         ("topic-lost", "topic-order"), RELIABLE),
     _by("topic", "transient", "a transient subscription", "listen", ("gaps", "agreement"), RELIABLE),
-    Item("durable-deleted", "UNSUBSCRIBE with x-durable", _PAGE, RELIABLE, _TOPICS, ("topic-lost", "topic-phantom")),
+    Feature("durable-deleted", "UNSUBSCRIBE with x-durable", _PAGE, RELIABLE, _TOPICS, ("topic-lost", "topic-phantom")),
     _nobody("durable-changed", "SUBSCRIBE of a durable subscription's name to other topics", systems=RELIABLE),
     _nobody("durable-in-use", "SUBSCRIBE of a durable subscription that another connection has", systems=RELIABLE),
-    Item("topic-in-transaction", "BEGIN, SEND to a topic, COMMIT", _PAGE, RELIABLE, _TOPICS, _TOPIC),
+    Feature("topic-in-transaction", "BEGIN, SEND to a topic, COMMIT", _PAGE, RELIABLE, _TOPICS, _TOPIC),
     _by("transaction", "transaction", "several SENDs in one transaction", "commit", _TX, BROKERS, transactions="plain"),
     _by("transaction", "abort", "ABORT of several SENDs", "abort", ("atomic",), BROKERS),
     _by("transaction", "move", "ACK and SEND in one transaction", "move", ("exactly-once",), BROKERS),
@@ -154,15 +154,15 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
         transactions="xa"),
     _by("transaction", "xa-recover", "RECOVER, and COMMIT or ABORT of what a lost client prepared", "recover rollback",
         ("atomic", "prepared"), RELIABLE, transactions="xa"),
-    Item("abort-of-move", "ABORT of SEND and ACK together", _PAGE, BROKERS, ("transaction",), ("exactly-once",)),
-    Item("xa-abort-prepared", "ABORT of a prepared branch: what it acknowledged goes back", _PAGE, RELIABLE,
+    Feature("abort-of-move", "ABORT of SEND and ACK together", _PAGE, BROKERS, ("transaction",), ("exactly-once",)),
+    Feature("xa-abort-prepared", "ABORT of a prepared branch: what it acknowledged goes back", _PAGE, RELIABLE,
          ("transaction",), ("atomic", "exactly-once", "prepared")),
-    Item("xa-commit-again", "COMMIT of a branch that was committed: it is confirmed again", _PAGE, RELIABLE,
+    Feature("xa-commit-again", "COMMIT of a branch that was committed: it is confirmed again", _PAGE, RELIABLE,
          ("transaction",), ("prepared",)),
-    Item("xa-one-phase", "COMMIT of a branch that is not prepared", _PAGE, RELIABLE, ("transaction",), _TX),
+    Feature("xa-one-phase", "COMMIT of a branch that is not prepared", _PAGE, RELIABLE, ("transaction",), _TX),
     _by("register", "last-value", "SEND to /last-value/NAME, READ", "read write", ("register",), BROKERS),
     _by("register", "last-value-expected", "SEND with x-expected", "cas", ("register",), BROKERS),
-    *(Item(f"value-{kind}", told, _PAGE, BROKERS, ("register",), ("register",)) for kind, told in (
+    *(Feature(f"value-{kind}", told, _PAGE, BROKERS, ("register",), ("register",)) for kind, told in (
         ("large", "values of 4 to 16 KB"), ("binary", "values with NUL and all other bytes"),
         ("key-odd", "keys with colons, backslashes, blanks"))),
     _by("clustered", "clustered-queue", "a queue spread over servers", "enqueue dequeue", _TAKEN, ("joram",),
@@ -177,13 +177,13 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
         ("joram", "standalone"), "designs/joram.md"),
     _by("configuration", "qpid-objects", "queues, exchanges and bindings: create, delete, bind, unbind, list",
         "create destroy link unlink look", ("metadata",), ("qpid",), "designs/qpid.md"),
-    *(Item(f"qpid-{kind}", f"SEND to a {kind} exchange", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
+    *(Feature(f"qpid-{kind}", f"SEND to a {kind} exchange", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
            ("lost", "atomic", "duplicated")) for kind in ("direct", "fanout", "topic")),
-    Item("qpid-unbind", "the end of one of several bindings", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
+    Feature("qpid-unbind", "the end of one of several bindings", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
          ("lost", "atomic")),
-    Item("qpid-declare", "SEND with x-declare", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
+    Feature("qpid-declare", "SEND with x-declare", "designs/qpid.md", ("qpid",), ("queue", "transaction"),
          ("lost", "atomic")),
-    Item("qpid-replicate", "queues whose messages, or configuration alone, are not replicated", "designs/qpid.md",
+    Feature("qpid-replicate", "queues whose messages, or configuration alone, are not replicated", "designs/qpid.md",
          ("qpid",), (DIALOGUE,), ("invariants",)),
     _nobody("qpid-pages", "lists that come in pages", "designs/qpid.md", ("qpid",)),
     _nobody("qpid-refused", "requests about objects that can't be carried out", "designs/qpid.md", ("qpid",)),
@@ -191,21 +191,21 @@ ITEMS: tuple[Item, ...] = tuple(_with_dialogues(item) for item in (
         "create destroy subscribe unsubscribe link unlink look", ("metadata",), ("icestorm",), "designs/icestorm.md"),
     _by("events", "icestorm-publish", "events by replicated, non-replicated and single-endpoint publishers", "publish",
         ("event-lost", "event-order"), ("icestorm",), "designs/icestorm.md"),
-    Item("icestorm-cost", "links with a cost, events with x-cost", "designs/icestorm.md", ("icestorm",), ("events",),
+    Feature("icestorm-cost", "links with a cost, events with x-cost", "designs/icestorm.md", ("icestorm",), ("events",),
          ("event-lost", "topic-phantom")),
-    *(Item(f"event-{kind}", told, "designs/icestorm.md", ("icestorm",), ("events",), ("content",), shown)
+    *(Feature(f"event-{kind}", told, "designs/icestorm.md", ("icestorm",), ("events",), ("content",), shown)
       for kind, told, shown in (
           ("bodies", "events with bodies of all kinds", ("body-empty", "body-binary", "body-text", "body-large")),
           ("headers", "events with headers of all kinds", ("headers-escaped", "headers-many")))),
-    Item("topic-dialogue", "every request to the topic manager about topics of one's own", "designs/icestorm.md",
+    Feature("topic-dialogue", "every request to the topic manager about topics of one's own", "designs/icestorm.md",
          ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
-    Item("icestorm-retries", "subscribers with a retryCount that fail, and are removed when it is used up",
+    Feature("icestorm-retries", "subscribers with a retryCount that fail, and are removed when it is used up",
          "designs/icestorm.md", ("icestorm",), ("topic-dialogue",), (DIALOGUE,)),
-    Item("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",), ("topic-dialogue",),
+    Feature("icestorm-pages", "lists that come in pages", "designs/icestorm.md", ("icestorm",), ("topic-dialogue",),
          (DIALOGUE,)),
     _by("security", "fiorano-rights", "principals, rights and administered objects", "grant revoke create destroy look",
         ("metadata",), ("fiorano", "standalone"), "designs/fiorano.md"),
-    Item("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares, recovers",
+    Feature("other-logins", "rights and passcodes of a login that change while it sends, takes, prepares, recovers",
          "designs/fiorano.md", ("fiorano", "standalone"), (DIALOGUE,), (DIALOGUE,),
          settings=(("visitors", True),)),
     _by("offline-send", "durable-connection", "a connection whose client keeps what it can't send", "offline online",
@@ -227,7 +227,7 @@ def used_and_judged(info: Mapping[str, Any], decided: Mapping[str, str]) -> dict
     return found
 
 
-def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Item]:
+def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Feature]:
     """Return the items of these systems that these workloads can use, or that no workload uses."""
     those, work = set(systems), set(workloads)
     return [item for item in ITEMS if those & {*item.systems} and (not item.workloads or work & {*item.workloads})]

@@ -44,7 +44,7 @@ class Blocked(StormproofError):
     """Code of a system did not return, and blocked the harness."""
 
 
-class Watch(threading.Thread):
+class LoopWatch(threading.Thread):
     """Watches whether the event loop of the main thread turns, and interrupts plug-in code that blocks it.
 
     After each interruption, the loop calls ``blocked`` with the error.
@@ -131,7 +131,7 @@ def run_child(work: Work) -> NoReturn:
 
     signal.signal(signal.SIGINT, lambda *_: None)  # the parent handles Ctrl-C
     runner = asyncio.Runner()
-    watch = Watch(runner.get_loop(), run_dir / HARNESS_LOG, give_up)
+    watch = LoopWatch(runner.get_loop(), run_dir / HARNESS_LOG, give_up)
     watch.start()
     status = EXIT_ERROR
     try:
@@ -147,7 +147,7 @@ def run_child(work: Work) -> NoReturn:
     os._exit(status)  # threads that can't be ended would keep the process alive
 
 
-async def _carried_out(work: Work, watch: Watch, run_dir: Path, plugged: Path | None) -> int:
+async def _carried_out(work: Work, watch: LoopWatch, run_dir: Path, plugged: Path | None) -> int:
     """Load the plug-ins, and return the exit status of the work."""
     control = ControlChannel()
     watch.blocked = control.fail

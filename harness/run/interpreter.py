@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.run.client_reaper import ClientReaper
-from harness.run.worker import Worker
+from harness.run.worker import ClientWorker
 from stormproof.backoff import Backoff
 from stormproof.contracts.client import Client
 from stormproof.errors import StormproofError
@@ -71,7 +71,7 @@ class RunClock:
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoadProgress:
     """The progress of a run: counts of client operations, and ``time`` in nanoseconds of the run."""
 
     time: int
@@ -84,7 +84,7 @@ class Progress:
 
 ClientFactory = Callable[[int, int, str], Client]
 """(thread, process, client host) -> a client for that process, not yet open."""
-ProgressReport = Callable[[Progress], None]
+ProgressReport = Callable[[LoadProgress], None]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Interpreter:
         self._hang_limit = round(hang_limit * SECOND)
         self._ctx = Context.initial(test.concurrency)
         self._last_time = -1
-        self._completions: deque[tuple[Worker, Op]] = deque()
+        self._completions: deque[tuple[ClientWorker, Op]] = deque()
         self._rested: deque[int] = deque()
         """Threads whose pause is over."""
         self._pausing = 0
@@ -141,20 +141,20 @@ class Interpreter:
         """Function -> operations of clients that ended ``ok``."""
         self._reaper = ClientReaper(self._not_closed)
         hosts = test.client_hosts
-        self._workers = [Worker(NEMESIS, lambda process: nemesis, self, Backoff(test.rng("pause/nemesis")))]
+        self._workers = [ClientWorker(NEMESIS, lambda process: nemesis, self, Backoff(test.rng("pause/nemesis")))]
         for thread in range(test.concurrency):
             factory = _factory(make_client, thread, hosts[thread % len(hosts)])
-            self._workers.append(Worker(thread, factory, self, Backoff(test.rng(f"pause/{thread}"))))
+            self._workers.append(ClientWorker(thread, factory, self, Backoff(test.rng(f"pause/{thread}"))))
 
     @property
     def processes(self) -> tuple[int, ...]:
         """The current process of each client thread."""
         return self._ctx.processes
 
-    def progress(self) -> Progress:
+    def progress(self) -> LoadProgress:
         """Return the progress so far."""
         counts = self._counts
-        return Progress(self.clock(), counts[INVOKE], counts[OK], counts[FAIL], counts[INFO], self._under_way)
+        return LoadProgress(self.clock(), counts[INVOKE], counts[OK], counts[FAIL], counts[INFO], self._under_way)
 
     def stop(self) -> None:
         """End the current ``run`` soon: operations under way complete as ``info``, and it returns False."""
@@ -264,7 +264,7 @@ class Interpreter:
         self._workers[thread + 1].give(op, now)
         return None if following is None else tell(following, self.test, self._ctx, op)
 
-    def _complete(self, worker: Worker, op: Op, generator: Generator | None) -> Generator | None:
+    def _complete(self, worker: ClientWorker, op: Op, generator: Generator | None) -> Generator | None:
         thread = worker.thread
         now = self._stamp()
         self._under_way -= 1
@@ -311,7 +311,7 @@ class Interpreter:
         if self._on_abandoned is not None:
             self._on_abandoned(found)
 
-    def _record_notes(self, worker: Worker) -> None:
+    def _record_notes(self, worker: ClientWorker) -> None:
         """Record, after a completion, the further operations that its client carried out. Generators do not see
         them."""
         for begun, done in worker.take_notes():
@@ -322,7 +322,7 @@ class Interpreter:
         self._last_time = op.time
         self._recorder.record(op)
 
-    def completed(self, worker: Worker, op: Op) -> None:
+    def completed(self, worker: ClientWorker, op: Op) -> None:
         """Take note that a worker's operation has ended."""
         self._completions.append((worker, op))
         self._notify()

@@ -41,7 +41,7 @@ def console(errors: bool = False) -> Console:
     return Console(stderr=errors, highlight=False, width=None if stream.isatty() else _PIPE_WIDTH)
 
 
-class Queue:
+class RunQueue:
     """The position in a sequence of runs, and an estimate of the remaining time from the completed runs."""
 
     def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:

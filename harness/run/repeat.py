@@ -17,7 +17,7 @@ from harness.cli.outcomes import Outcomes, outcome_of
 from harness.cli.output import print_json
 from harness.run.cases import BROKEN
 from harness.run.lifecycle import RunResult, run_test
-from harness.run.progress import Queue
+from harness.run.progress import RunQueue
 from stormproof.contracts.check import INVALID, UNKNOWN, worst
 from stormproof.errors import EXIT_OF, StormproofError, UsageError
 from stormproof.test import Test
@@ -47,7 +47,7 @@ def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool,
     warm = SparkWarmup(master)
     results: list[RunResult] = []
     count = len(tests)
-    queue = Queue(count)
+    queue = RunQueue(count)
     seeds = len({test.seed for test in tests}) > 1
     try:
         for number, test in enumerate(tests, 1):

@@ -24,7 +24,7 @@ from harness.run.child import run_child
 from harness.run.control_channel import ControlChannel, Interrupted, tell_parent
 from harness.run.costs import CostWatch, costs_summary, interval_of
 from harness.run.deployment import cluster_of, leave_connections, topology_of
-from harness.run.interpreter import Interpreter, Progress, RunClock
+from harness.run.interpreter import Interpreter, LoadProgress, RunClock
 from harness.run.kept_nodes import KeptNodes
 from harness.run.leaders import watch_leaders
 from harness.run.resting_state import holdings, resting_state
@@ -381,7 +381,7 @@ class TestRunner:
         except (StormproofError, OSError) as error:
             self._tell("warning", text=f"the nodes' logs could not be fetched: {error}")
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: LoadProgress) -> None:
         self._tell("progress", **progress.__dict__)
 
     def _fault(self, line: LedgerLine) -> None:

@@ -28,7 +28,7 @@ class InterpreterError(StormproofError):
 class Hears(Protocol):
     """The owner of a worker, which gives it operations and learns their ends."""
 
-    def completed(self, worker: Worker, op: Op) -> None:
+    def completed(self, worker: ClientWorker, op: Op) -> None:
         """Take note that a worker's operation has ended."""
 
     def failed(self, error: StormproofError) -> None:
@@ -38,7 +38,7 @@ class Hears(Protocol):
         """Take over a client that its thread has lost."""
 
 
-class Worker:
+class ClientWorker:
     """One thread of the test: carries out one operation at a time in its own task."""
 
     def __init__(self, thread: int, factory: Callable[[int], Client], interpreter: Hears, backoff: Backoff) -> None:

@@ -23,7 +23,7 @@ from checkers.checks.mutex import MUTEX, REENTRANT
 from checkers.gates import OPERATIONS
 from harness.run.describe import versions
 from harness.store.foreign import OURS, Choices, Foreign, read_foreign, renamed, value_of
-from harness.store.translations import JUDGED_BY, TRANSLATIONS, Queues
+from harness.store.translations import JUDGED_BY, TRANSLATIONS, QueueTranslation
 from stormproof.errors import UsageError
 from stormproof.history.jsonl import export_jsonl
 from stormproof.history.ledger import ledger_sha256
@@ -131,7 +131,7 @@ def import_run(path: Path, workload: str, store: Path, *, system: str, choices: 
     test = Test(system, workload, (), IMPORTED, 1, 0, 0.0, 0.0, 1, {})
     words = ["stormproof", "import", str(path), "--workload", workload, "--system", system, *choices.words()]
     guarantees = [REENTRANT if name == MUTEX and choices.reentrant else name for name in JUDGED_BY[workload]]
-    takes = {UNNAMED_TAKES: IMPORTED_TAKES} if TRANSLATIONS[workload] is Queues and not found.ours else {}
+    takes = {UNNAMED_TAKES: IMPORTED_TAKES} if TRANSLATIONS[workload] is QueueTranslation and not found.ours else {}
     run_dir = Store(store).create(
         test, backend={"name": IMPORTED, "why": f"recorded elsewhere: {path.name}", "lateness": None,
                        "in_process": False},

@@ -30,7 +30,16 @@ from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS, Reading
 from porcupine.values import number_of
 
 from harness.store.claims import Action, claimed_faults
-from harness.store.translations import TRANSLATIONS, Event, Meaning, Rows, Unfit, plain, plain_name, translated
+from harness.store.translations import (
+    TRANSLATIONS,
+    ForeignEvent,
+    ForeignRows,
+    Meaning,
+    Unfit,
+    plain,
+    plain_name,
+    translated,
+)
 from stormproof.errors import HistoryError, UsageError
 from stormproof.history.jsonl import import_jsonl
 from stormproof.history.ledger import INJECT, LedgerLine
@@ -185,9 +194,9 @@ def renamed(table: pa.Table, run: str) -> pa.Table:
     return table.set_column(0, HISTORY_SCHEMA.field("run"), column)
 
 
-def _our_rows(events: Iterable[Event]) -> Rows:
+def _our_rows(events: Iterable[ForeignEvent]) -> ForeignRows:
     """Return the rows of an EDN file that Stormproof wrote. A list without ``text`` is a pair."""
-    rows = Rows()
+    rows = ForeignRows()
     for event in events:
         pair = tuple(event.value) if isinstance(event.value, list) else event.value
         rows.add(event, event.type, pair if event.text is None else json.loads(event.text), event.key)
@@ -198,7 +207,7 @@ def _our_rows(events: Iterable[Event]) -> Rows:
 class _Read:
     """The events of a file in the order in which they happened, and the numbers of the lines that hold none."""
 
-    events: list[Event] = field(default_factory=list)
+    events: list[ForeignEvent] = field(default_factory=list)
     passed_over: list[int] = field(default_factory=list)
 
 
@@ -222,7 +231,7 @@ def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
         process = NEMESIS if is_nemesis(row.process) else numbers.of(row)
         node, own = item.get("node"), item.get("text")
         # Stormproof's own files hold some values also as JSON.
-        read.events.append(Event(
+        read.events.append(ForeignEvent(
             row.line, process, row.type, row.f, item.get("value"), clock.of(row), item.get("key"),
             None if node is None else plain_name(node), plain(item.get("error")),
             own if isinstance(own, str) else None, row.process,

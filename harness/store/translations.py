@@ -38,7 +38,7 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True)
-class Event:
+class ForeignEvent:
     """One row of a foreign history: ``process`` is a number from 0, ``time`` in nanoseconds, ``line`` its place in the
     file. ``key`` is None where the row has none. ``text`` is the JSON of a value in our own files. ``named`` is the
     process as the file names it."""
@@ -66,12 +66,12 @@ class Meaning:
 
 
 @dataclass
-class Rows:
+class ForeignRows:
     """Rows for a history: (type, f, value, key, process, time, node, error)."""
 
     rows: list[tuple[str, str | None, Any, int | None, int, int, str | None, str | None]] = field(default_factory=list)
 
-    def add(self, event: Event, kind: str, value: Any, key: int | None = None, error: str | None = None) -> None:
+    def add(self, event: ForeignEvent, kind: str, value: Any, key: int | None = None, error: str | None = None) -> None:
         """Append a row with the time, process and node of a foreign one."""
         told = event.error if error is None else error
         text = told if told is None or isinstance(told, str) else json.dumps(told, default=str)
@@ -94,7 +94,7 @@ def _utf8(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
-class Ids:
+class ValueIds:
     """Assigns numbers from 1 to values of any kind, in order of first occurrence. Values that are equal in their format
     share a number."""
 
@@ -109,15 +109,15 @@ class Ids:
 class Translation(Protocol):
     """Converts events to rows, one after another. ``begun`` is the invocation that a completion ends."""
 
-    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None: ...
+    def __call__(self, event: ForeignEvent, begun: ForeignEvent | None, to: ForeignRows) -> None: ...
 
 
-def _known(event: Event, functions: Collection[str], what: str) -> None:
+def _known(event: ForeignEvent, functions: Collection[str], what: str) -> None:
     if event.f not in functions:
         raise Unfit("f", f"one of {', '.join(functions)} is expected for a {what}, not {event.f!r:.40}")
 
 
-class Registers:
+class RegisterTranslation:
     """``read``, ``write`` and ``cas`` of one register, or of several by keys.
 
     Each row has a field ``key``, or all invocations have values ``[key value]``, as in Jepsen's ``independent`` and in
@@ -126,14 +126,14 @@ class Registers:
 
     functions = ("read", "write", "cas")
 
-    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
+    def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
         self._meaning = meaning
-        self._values, self._keys = Ids(), Ids()
+        self._values, self._keys = ValueIds(), ValueIds()
         self._first = freeze(meaning.initial)
         invoked = [event for event in events if event.type == INVOKE]
         self._keyed = bool(invoked) and all(_has_key(event) for event in invoked)
 
-    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+    def __call__(self, event: ForeignEvent, begun: ForeignEvent | None, to: ForeignRows) -> None:
         _known(event, self.functions, "register")
         # The invocation defines the operation. The completion of one that ended ``info`` may have a reason as its
         # value.
@@ -152,7 +152,7 @@ class Registers:
         told = event.f == "write" or event.type == OK
         to.add(event, event.type, self._number(value) if told else None, key)
 
-    def _parts(self, event: Event) -> tuple[int, Any]:
+    def _parts(self, event: ForeignEvent) -> tuple[int, Any]:
         """Return the key's number, and the value without the key."""
         if event.key is not None:
             return self._keys.of(event.key), event.value
@@ -161,7 +161,7 @@ class Registers:
         key, value = _pair(event.value, "[key value] is expected")
         return self._keys.of(key), value
 
-    def _read(self, key: int, event: Event) -> Any:
+    def _read(self, key: int, event: ForeignEvent) -> Any:
         """Return the value that a read returned. With keys, nil may occur without its key."""
         if not self._keyed or event.value is None:
             return event.value
@@ -174,7 +174,7 @@ class Registers:
         return 0 if freeze(value) == self._first else self._values.of(value)
 
 
-def _has_key(event: Event) -> bool:
+def _has_key(event: ForeignEvent) -> bool:
     value = event.value
     if event.key is not None or not isinstance(value, list | tuple) or len(value) != 2:
         return False
@@ -187,28 +187,28 @@ def _pair(value: Any, expected: str) -> tuple[Any, Any]:
     return value[0], value[1]
 
 
-def _not(word: str, event: Event) -> str:
+def _not(word: str, event: ForeignEvent) -> str:
     """Return the error of an operation that certainly did not happen. It must not read as an observation."""
     told = event.error
     text = "did not happen" if told is None else told if isinstance(told, str) else json.dumps(told, default=str)
     return f"did not happen: {text}" if text == word else text
 
 
-class Queues:
+class QueueTranslation:
     """``enqueue`` and ``dequeue`` of one queue, or of several by a key. A ``drain`` takes a list of messages, after
     which the queue was empty."""
 
     functions = ("enqueue", "dequeue", "drain")
 
-    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
-        self._messages, self._queues = Ids(), Ids()
+    def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
+        self._messages, self._queues = ValueIds(), ValueIds()
         self._seen = 0
         self._drains: dict[int, int] = {}
         """Process -> the number of events before it began its drain."""
         self._put: dict[int, int] = {}
         """Queue -> the number of events before a message was last put there, or may have been put back."""
 
-    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+    def __call__(self, event: ForeignEvent, begun: ForeignEvent | None, to: ForeignRows) -> None:
         _known(event, self.functions, "queue")
         asked = (begun or event).key
         key = 0 if asked is None else self._queues.of(asked)
@@ -229,7 +229,7 @@ class Queues:
         else:
             to.add(event, event.type, None if event.value is None else self._message(event.value), key)
 
-    def _drained(self, event: Event, key: int, to: Rows) -> None:
+    def _drained(self, event: ForeignEvent, key: int, to: ForeignRows) -> None:
         """Add a row for each message that a drain took. A drain that ended ``info`` may have taken more."""
         taken = event.value
         if not isinstance(taken, list | tuple):
@@ -248,7 +248,7 @@ class Queues:
         else:
             to.add(event, FAIL, None, key, _EMPTY)
 
-    def _note(self, event: Event, key: int) -> None:
+    def _note(self, event: ForeignEvent, key: int) -> None:
         self._seen += 1
         if event.f == "drain" and event.type == INVOKE:
             self._drains[event.process] = self._seen
@@ -261,24 +261,24 @@ class Queues:
         return 0, self._messages.of(value)
 
 
-def _found_empty(event: Event) -> bool:
+def _found_empty(event: ForeignEvent) -> bool:
     """Return whether a failed take reports that the queue was empty."""
     if event.error is None:
         return event.f == "dequeue"
     return name_of(event.error) in _NOTHING_LEFT
 
 
-class Locks:
+class LockTranslation:
     """``acquire`` and ``release``. The owner is the invocation's value, or the process if that value is nil. If an
     acquire returned a different whole number, that number is its fencing token."""
 
     functions = ("acquire", "release")
 
-    def __init__(self, meaning: Meaning, events: Iterable[Event]) -> None:
-        self._owners = Ids()
+    def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
+        self._owners = ValueIds()
         self._values = {freeze(event.value) for event in events if event.type == INVOKE}
 
-    def __call__(self, event: Event, begun: Event | None, to: Rows) -> None:
+    def __call__(self, event: ForeignEvent, begun: ForeignEvent | None, to: ForeignRows) -> None:
         _known(event, self.functions, "lock")
         if event.key is not None:
             raise Unfit("key", "a history of one lock is expected, without keys")
@@ -297,8 +297,9 @@ class Locks:
             to.add(event, event.type, value if fits else None, 0, f"{TOKEN} {value}" if token and not fits else None)
 
 
-TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[Event]], Translation]] = {
-    "register": Registers, "queue": Queues, "consume-last": Queues, "lock": Locks, "lease": Locks,
+TRANSLATIONS: Mapping[str, Callable[[Meaning, Iterable[ForeignEvent]], Translation]] = {
+    "register": RegisterTranslation, "queue": QueueTranslation, "consume-last": QueueTranslation,
+    "lock": LockTranslation, "lease": LockTranslation,
 }  # fmt: skip
 """Workload -> the translation of foreign operations into its own."""
 
@@ -310,14 +311,14 @@ JUDGED_BY: Mapping[str, tuple[str, ...]] = {
 """Workload -> the checks that decide: those that need only the clients' operations."""
 
 
-def translated(events: Sequence[Event], make: Callable[[Meaning, Iterable[Event]], Translation],
-               meaning: Meaning) -> Rows:
+def translated(events: Sequence[ForeignEvent], make: Callable[[Meaning, Iterable[ForeignEvent]], Translation],
+               meaning: Meaning) -> ForeignRows:
     """Return the rows of events, which must be given in the order in which they happened.
 
     Raises:
         Unfit: a row does not fit, or does not pair with another one.
     """
-    rows, open_ones = Rows(), dict[int, Event]()
+    rows, open_ones = ForeignRows(), dict[int, ForeignEvent]()
     translate = make(meaning, [event for event in events if event.process >= 0])
     for event in events:
         if event.process < 0:
@@ -332,7 +333,7 @@ def translated(events: Sequence[Event], make: Callable[[Meaning, Iterable[Event]
     return rows
 
 
-def _begun(event: Event, open_ones: dict[int, Event]) -> Event | None:
+def _begun(event: ForeignEvent, open_ones: dict[int, ForeignEvent]) -> ForeignEvent | None:
     """Return the invocation that a row ends; None for an invocation."""
     if event.type == INVOKE:
         if (other := open_ones.get(event.process)) is not None:

@@ -28,7 +28,7 @@ from checkers.spark.session import SparkWarmup
 from harness.analysis.run_diff import write_twin
 from harness.backends.probe import choose_backend
 from harness.run.lifecycle import RunResult, run_test
-from harness.run.progress import Queue
+from harness.run.progress import RunQueue
 from harness.run.settings import make_test
 from reports.roles import role_lanes
 from reports.run_page import write_report
@@ -45,7 +45,7 @@ _SECOND = 1e9
 
 
 @dataclass(frozen=True)
-class Scene:
+class DemoScene:
     """A third run, after both halves: other faults under the safe setting, during which no node may change its role."""
 
     name: str
@@ -73,7 +73,7 @@ class Demo:
     times: Mapping[str, float] = field(default_factory=dict)
     gates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     nodes: int = 3
-    scene: Scene | None = None
+    scene: DemoScene | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ DEMOS: Mapping[str, Demo] = {
                    "open_timeout": 2.0, "client_heartbeat": 0.3, "settle_timeout": 60.0},
             # Clients run next to their server, and reach only that one.
             gates={UNSAFE: {**_ALL_LINKS, "both_sides": True}, SAFE: _ALL_LINKS}, nodes=2,
-            scene=Scene("the gateway dies", "gateway", {"gateway_kind": "kill"}),
+            scene=DemoScene("the gateway dies", "gateway", {"gateway_kind": "kill"}),
         ),
     )
 }  # fmt: skip
@@ -155,11 +155,11 @@ class Twin:
 
 def run_twins(
     demo: Demo, seed: int, backend: str, why: str, store: Path, spark: SparkWarmup, given: Mapping[str, Any],
-    slower: float, queue: Queue | None = None, done: int = 0,
+    slower: float, queue: RunQueue | None = None, done: int = 0,
 ) -> list[Twin]:  # fmt: skip
     """Run both halves, the unsafe one first, and the scene. ``queue`` counts all runs, of which ``done`` are
     complete."""
-    queue = queue or Queue(len(demo.parts))
+    queue = queue or RunQueue(len(demo.parts))
     twins = []
     for number, part in enumerate(demo.parts, done + 1):
         value, scene = demo.value(part), demo.scene if part == SCENE else None
@@ -203,7 +203,7 @@ def run_demo(
     print(f"backend {chosen}: {why}", flush=True)
     spark = SparkWarmup()
     pairs: list[tuple[int, list[Twin]]] = []
-    queue = Queue(len(demo.parts) * seeds)
+    queue = RunQueue(len(demo.parts) * seeds)
     try:
         for number in range(seed, seed + seeds):
             done = len(demo.parts) * len(pairs)

@@ -42,7 +42,7 @@ _INSIDE = "STORMPROOF_FAULT_TABLE_INSIDE"
 
 
 @dataclass(frozen=True)
-class Scene:
+class FaultScene:
     """The system and settings that a family needs to be injected."""
 
     system: str = "joram"
@@ -52,21 +52,21 @@ class Scene:
     """The kinds to try instead of the family's own kinds and aimed kinds."""
 
 
-_SCENES: Mapping[str, Scene] = {
-    "partition": Scene(nodes=5),
-    "membership": Scene(nodes=5, settings={"spares": "2"}),
-    "rolling": Scene(settings={"rolling_settings": "detection_timeout=3"}, kinds=("restart", "crash", "settings")),
-    "manager": Scene("qpid"),
-    "quorum": Scene("qpid"),
-    "gateway": Scene("fiorano", nodes=2),
-    "lockfile": Scene("fiorano", nodes=2),
-    "channel": Scene("fiorano", nodes=2),
-    "shared-db": Scene("fiorano", nodes=2, settings={"mode": "shared"}),
+_SCENES: Mapping[str, FaultScene] = {
+    "partition": FaultScene(nodes=5),
+    "membership": FaultScene(nodes=5, settings={"spares": "2"}),
+    "rolling": FaultScene(settings={"rolling_settings": "detection_timeout=3"}, kinds=("restart", "crash", "settings")),
+    "manager": FaultScene("qpid"),
+    "quorum": FaultScene("qpid"),
+    "gateway": FaultScene("fiorano", nodes=2),
+    "lockfile": FaultScene("fiorano", nodes=2),
+    "channel": FaultScene("fiorano", nodes=2),
+    "shared-db": FaultScene("fiorano", nodes=2, settings={"mode": "shared"}),
 }
 
 
 @dataclass(frozen=True)
-class Seen:
+class KindResult:
     """The result of a run for one kind: its evidence confirmed it, or ``why`` it did not."""
 
     backend: str
@@ -76,9 +76,9 @@ class Seen:
     why: str = ""
 
 
-def scene_of(family: str) -> Scene:
+def scene_of(family: str) -> FaultScene:
     """Return the scene in which a family is tried."""
-    return _SCENES.get(family, Scene())
+    return _SCENES.get(family, FaultScene())
 
 
 def kinds_of(family: str) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ def schedule_of(family: str, kinds: Iterable[str]) -> tuple[str, float]:
     return " ".join(words), begin + _FIRST
 
 
-def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -> Iterator[Seen]:
+def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -> Iterator[KindResult]:
     """Run the kinds of a family on a backend."""
     fault, made = FAULTS.load(family), BACKENDS.load(backend)
     lacking = made.lacks()
@@ -104,7 +104,7 @@ def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -
     kinds = [kind for kind in kinds_of(family) if _can(abilities, fault, kind)]
     for kind in kinds_of(family):
         if kind not in kinds:
-            yield Seen(backend, family, kind, False, _missing(fault, kind, abilities, lacking))
+            yield KindResult(backend, family, kind, False, _missing(fault, kind, abilities, lacking))
     if not kinds:
         return
     tried = list(_tried(backend, family, kinds, store, settings))
@@ -116,7 +116,8 @@ def prove(backend: str, family: str, store: Path, settings: Mapping[str, Any]) -
     yield from tried
 
 
-def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, settings: Mapping[str, Any]) -> Iterator[Seen]:
+def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, settings: Mapping[str, Any],
+           ) -> Iterator[KindResult]:
     """Make one run with these kinds."""
     scene = scene_of(family)
     schedule, limit = schedule_of(family, kinds)
@@ -126,13 +127,13 @@ def _tried(backend: str, family: str, kinds: Sequence[str], store: Path, setting
                          settings={**scene.settings, **settings, "schedule": schedule})  # fmt: skip
         run_dir = record(test, store)
     except StormproofError as error:
-        yield from (Seen(backend, family, kind, False, _in_short(str(error))) for kind in kinds)
+        yield from (KindResult(backend, family, kind, False, _in_short(str(error))) for kind in kinds)
         return
-    shown: dict[str, Seen] = {}
+    shown: dict[str, KindResult] = {}
     for window in read_ledger(run_dir / LEDGER):
         why = "" if window.counts else window.error or window.unmet or "its evidence does not confirm it"
-        shown[window.kind] = Seen(backend, family, window.kind, window.counts, why)
-    yield from (shown.get(kind, Seen(backend, family, kind, False, "it was not injected")) for kind in kinds)
+        shown[window.kind] = KindResult(backend, family, window.kind, window.counts, why)
+    yield from (shown.get(kind, KindResult(backend, family, kind, False, "it was not injected")) for kind in kinds)
 
 
 def _in_short(error: str) -> str:
@@ -187,14 +188,14 @@ def record(test: Any, store: Path) -> Path:
     return run_dir
 
 
-def read_seen(path: Path = SEEN_FILE) -> list[Seen]:
+def read_seen(path: Path = SEEN_FILE) -> list[KindResult]:
     """Return the recorded results; an empty list if the file does not exist."""
     if not path.exists():
         return []
-    return [Seen(**row) for row in json.loads(path.read_text(encoding="utf-8"))["seen"]]
+    return [KindResult(**row) for row in json.loads(path.read_text(encoding="utf-8"))["seen"]]
 
 
-def note_seen(found: Iterable[Seen], path: Path = SEEN_FILE) -> None:
+def note_seen(found: Iterable[KindResult], path: Path = SEEN_FILE) -> None:
     """Store these results, in place of earlier results for the same families on the same backends."""
     found = list(found)
     with (Path(tempfile.gettempdir()) / "stormproof-faults.lock").open("w") as lock:  # several may run at once
@@ -202,7 +203,7 @@ def note_seen(found: Iterable[Seen], path: Path = SEEN_FILE) -> None:
         _note(found, path)
 
 
-def _note(found: Sequence[Seen], path: Path) -> None:
+def _note(found: Sequence[KindResult], path: Path) -> None:
     anew = {(each.backend, each.family) for each in found}
     rows = [*(each for each in read_seen(path) if (each.backend, each.family) not in anew), *found]
     rows.sort(key=lambda each: (BACKENDS.names().index(each.backend), FAULTS.names().index(each.family)))
@@ -210,7 +211,7 @@ def _note(found: Sequence[Seen], path: Path) -> None:
     path.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")
 
 
-def table(seen: Sequence[Seen]) -> str:
+def table(seen: Sequence[KindResult]) -> str:
     """Return the table, followed by the kinds that can't be injected and the reasons."""
     backends = [name for name in BACKENDS.names() if any(each.backend == name for each in seen)]
     lines = [f"| fault | {' | '.join(f'`{name}`' for name in backends)} |", "| --- |" + " --- |" * len(backends)]
@@ -226,7 +227,7 @@ def table(seen: Sequence[Seen]) -> str:
     return "\n".join(lines)
 
 
-def _cell(seen: Sequence[Seen], notes: dict[str, list[str]]) -> str:
+def _cell(seen: Sequence[KindResult], notes: dict[str, list[str]]) -> str:
     proven = [each.kind for each in seen if each.proven]
     missing = [each for each in seen if not each.proven]
     if not seen:
@@ -244,7 +245,7 @@ def _cell(seen: Sequence[Seen], notes: dict[str, list[str]]) -> str:
     return f"{', '.join(proven)}; not {', '.join(each.kind for each in missing)}{marks}"
 
 
-def with_table(text: str, seen: Sequence[Seen]) -> str:
+def with_table(text: str, seen: Sequence[KindResult]) -> str:
     """Return the page with the table inserted in its place."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

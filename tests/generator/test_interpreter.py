@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.run.interpreter import Abandonment, Interpreter, NoClient, Progress
+from harness.run.interpreter import Abandonment, Interpreter, LoadProgress, NoClient
 from harness.run.worker import InterpreterError
 from stormproof import generator as gen
 from stormproof.contracts.client import Abandoned
@@ -412,7 +412,7 @@ async def test_a_close_that_raises_costs_nobody_anything() -> None:
 
 
 async def test_progress_is_counted() -> None:
-    seen: list[Progress] = []
+    seen: list[LoadProgress] = []
     kinds = iter([OK, FAIL, INFO, OK])
 
     async def act(op: Op) -> Op:

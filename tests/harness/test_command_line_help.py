@@ -17,7 +17,7 @@ import typer
 
 from harness.cli import app as cli
 from harness.cli.listing import known_bugs, listing
-from harness.run.progress import Queue, duration, progress
+from harness.run.progress import RunQueue, duration, progress
 from harness.sim.draw import DrawnCase
 from stormproof.errors import StormproofError
 
@@ -208,7 +208,7 @@ def test_progress_tells_the_time_that_is_left(
 
 def test_which_of_several_runs_it_is_and_what_is_left_of_them() -> None:
     times = iter([0.0, 600.0])
-    queue = Queue(20, lambda: next(times))
+    queue = RunQueue(20, lambda: next(times))
     assert queue.line(1) == "run 1 of 20"
     assert queue.line(3) == "run 3 of 20, about 90 min left"
     assert [duration(seconds) for seconds in (-1, 0.4, 99, 100, 5900, 12_600)] == [

@@ -15,7 +15,7 @@ from harness.tools import fault_table
 from harness.tools.fault_table import (
     BEGIN,
     END,
-    Seen,
+    KindResult,
     kinds_of,
     note_seen,
     prove,
@@ -37,9 +37,11 @@ def test_every_kind_of_every_family_is_tried_once() -> None:
 
 
 def test_a_cell_says_what_was_proven_and_what_not_and_why() -> None:
-    seen = [Seen("sim", "kill", "one", True), Seen("sim", "kill", "master", True),
-            Seen("local", "kill", "one", True), Seen("local", "kill", "master", False, "it was not injected"),
-            Seen("local", "reboot", "one", False, "none of their own"), Seen("sim", "reboot", "one", True)]  # fmt: skip
+    seen = [KindResult("sim", "kill", "one", True), KindResult("sim", "kill", "master", True),
+            KindResult("local", "kill", "one", True),
+            KindResult("local", "kill", "master", False, "it was not injected"),
+            KindResult("local", "reboot", "one", False, "none of their own"), KindResult("sim", "reboot", "one", True),
+            ]  # fmt: skip
     lines = table(seen).splitlines()
     assert lines[0] == "| fault | `local` | `sim` |" or lines[0] == "| fault | `sim` | `local` |"
     order = [name.strip("` ") for name in lines[0].split("|")[2:-1]]
@@ -51,17 +53,17 @@ def test_a_cell_says_what_was_proven_and_what_not_and_why() -> None:
 
 
 def test_the_table_stands_between_its_marks() -> None:
-    page = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", [Seen("sim", "kill", "one", True)])
+    page = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", [KindResult("sim", "kill", "one", True)])
     assert page.startswith(f"before\n{BEGIN}\n\n| fault | `sim` |") and page.endswith(f"\n\n{END}\nafter\n")
-    assert "old" not in page and with_table(page, [Seen("sim", "kill", "one", True)]) == page
+    assert "old" not in page and with_table(page, [KindResult("sim", "kill", "one", True)]) == page
 
 
 def test_what_is_seen_anew_takes_the_place_of_what_was_seen(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     assert read_seen(path) == []
-    note_seen([Seen("local", "kill", "one", False, "why"), Seen("local", "pause", "one", True)], path)
-    note_seen([Seen("local", "kill", "one", True)], path)
-    assert read_seen(path) == [Seen("local", "pause", "one", True), Seen("local", "kill", "one", True)]
+    note_seen([KindResult("local", "kill", "one", False, "why"), KindResult("local", "pause", "one", True)], path)
+    note_seen([KindResult("local", "kill", "one", True)], path)
+    assert read_seen(path) == [KindResult("local", "pause", "one", True), KindResult("local", "kill", "one", True)]
 
 
 def test_the_page_has_the_table_of_what_was_seen() -> None:
@@ -71,7 +73,8 @@ def test_the_page_has_the_table_of_what_was_seen() -> None:
 
 @pytest.mark.soak
 def test_a_simulated_run_proves_a_family(tmp_path: Path) -> None:
-    assert list(prove("sim", "pause", tmp_path, {})) == [Seen("sim", "pause", kind, True) for kind in kinds_of("pause")]
+    proven = [KindResult("sim", "pause", kind, True) for kind in kinds_of("pause")]
+    assert list(prove("sim", "pause", tmp_path, {})) == proven
 
 
 def test_what_a_backend_can_t_do_is_told_without_a_run(tmp_path: Path) -> None:
@@ -104,6 +107,6 @@ def test_what_was_proven_over_ssh_still_is(tmp_path: Path) -> None:
         words = [*hosts.enter, sys.executable, "-c", code, str(tmp_path / "runs"), json.dumps(hosts.options)]
         done = subprocess.run(words, env={**os.environ, "PYTHONPATH": ":".join(sys.path)}, capture_output=True,
                               text=True, check=False)  # fmt: skip
-    found = [Seen(**row) for row in json.loads(done.stdout)]
+    found = [KindResult(**row) for row in json.loads(done.stdout)]
     assert found and all(each.proven for each in found), (found, done.stderr)
     assert {each.backend for each in found} <= set(BACKENDS.names())

@@ -15,7 +15,7 @@ from harness.analysis.guarantee_matrix import (
     CASE,
     Comparison,
     Findings,
-    Seen,
+    Observations,
     cases_of,
     compare,
     mode_of,
@@ -205,7 +205,7 @@ def test_modes_are_simulated_and_what_lies_beyond_a_guarantee_is_told(monkeypatc
     assert lines["without retries", "event-lost"].shown().startswith("never violated in 2 runs (beyond it: ")
     assert lines["discarded", "event-lost"].status == KNOWN_VIOLATION and lines["discarded", "event-lost"].seen.violated
     assert lines["discarded", "elections"].seen.runs == 4, "both workloads show it"
-    assert lines["discarded", "metadata"].seen == Seen(2) and ("without retries", "metadata") not in lines
+    assert lines["discarded", "metadata"].seen == Observations(2) and ("without retries", "metadata") not in lines
 
 
 @pytest.mark.parametrize("system", ["joram", "icestorm"])
@@ -244,13 +244,13 @@ def test_a_store_is_counted_by_mode_and_compared(tmp_path: Path):
         stored(tmp_path, described("kill", ack="majority"))
         stored(tmp_path, described(ack="majority", propagation="asynchronous"), 9)  # none of the modes
     findings = read_store("joram", tmp_path)
-    assert findings.counted["unspecified partitions", "lost"] == Seen(2, 1, 3, 4)
-    assert findings.counted["ack majority", "lost"] == Seen(2, 0, 0, 4)
+    assert findings.counted["unspecified partitions", "lost"] == Observations(2, 1, 3, 4)
+    assert findings.counted["ack majority", "lost"] == Observations(2, 0, 0, 4)
     shown = {(line.mode, line.name): line.shown() for line in compare("joram", findings)}
     assert shown["unspecified partitions", "lost"] == "violated in 1 of 2 runs, 3 times (beyond it: 4)"
     assert shown["ack majority", "lost"] == "never violated in 2 runs (beyond it: 4)"
     assert shown["ack all", "lost"] == "no runs"
-    findings.counted["ack all", "lost"] = Seen(5, 1, 1)
+    findings.counted["ack all", "lost"] = Observations(5, 1, 1)
     text = page({"joram": findings})
     assert "| ack all | `lost` | promised | **violated in 1 of 5 runs, 1 times: a defect** |" in text
     assert "; workloads queue; faults kill, partition." in text, "not those that a simulation would have"
@@ -264,7 +264,8 @@ def test_runs_that_tell_nothing_about_a_guarantee_are_not_counted(tmp_path: Path
     stored(tmp_path, described(), verdict=INVALID, of_check=UNKNOWN)
     findings = read_store("joram", tmp_path)
     assert not [key for key in findings.counted if key[1] == "lost"]
-    assert findings.counted["ack all", "phantom"] == Seen(2), "with a disk fault, and where another check was unknown"
+    counted = findings.counted["ack all", "phantom"]
+    assert counted == Observations(2), "with a disk fault, and where another check was unknown"
     assert read_store("icestorm", tmp_path).runs().endswith("of which none tells anything")
 
 
@@ -280,8 +281,8 @@ def test_runs_with_a_plug_in_are_left_out(tmp_path: Path):
 
 def test_a_known_violation_that_no_run_has_shown_is_told():
     known = Guarantee("lost", KNOWN_VIOLATION, "1", "")
-    assert Comparison("m", "lost", known, Seen(20)).shown() == "**not shown** in 20 runs"
-    assert Comparison("m", "lost", known, Seen()).shown() == "no runs"
+    assert Comparison("m", "lost", known, Observations(20)).shown() == "**not shown** in 20 runs"
+    assert Comparison("m", "lost", known, Observations()).shown() == "no runs"
 
 
 def test_what_is_prepared_is_promised_where_something_is():

@@ -8,28 +8,29 @@ import pytest
 from system_runs import HERE, TWO_TIER, Ran, possible, stormproof
 
 from harness.contract.command import lines
-from harness.contract.core import FAILED, SKIPPED, Outcome
+from harness.contract.core import FAILED, SKIPPED, ItemOutcome
 
 BROKEN = HERE / "broken_adapters.py"
 real = pytest.mark.skipif("local" not in possible(), reason="stormproof doctor tells what backend local lacks")
 
 
-def check(system: str, *words: str) -> dict[str, Outcome]:
+def check(system: str, *words: str) -> dict[str, ItemOutcome]:
     """How each item ended, by its name."""
     ran = stormproof("systems", "check", system, "--backend", "local", "--nodes", "2", "--json", *words)
     answer = json.loads(ran.out)
-    items = {item["name"]: Outcome(**item) for item in answer["items"]}
+    items = {item["name"]: ItemOutcome(**item) for item in answer["items"]}
     failed = sum(each.status == FAILED for each in items.values())
     assert (answer["failed"], ran.status) == (failed, 1 if failed else 0), ran.err
     return items
 
 
 def test_outcomes_as_a_person_reads_them() -> None:
-    broken = Outcome("depth", FAILED, "it is 1, not 2", "mine.py:3 (Mine.depth)", "add those that are with consumers")
+    broken = ItemOutcome("depth", FAILED, "it is 1, not 2", "mine.py:3 (Mine.depth)",
+                         "add those that are with consumers")
     first, where, advice = lines(broken)
     assert first.split(maxsplit=2) == ["failed", "depth", "it is 1, not 2"]
     assert where.strip() == "where: mine.py:3 (Mine.depth)" and advice.strip() == "-> add those that are with consumers"
-    assert lines(Outcome("cas", SKIPPED, "it does not provide registers")) == [
+    assert lines(ItemOutcome("cas", SKIPPED, "it does not provide registers")) == [
         "not claimed  cas                  it does not provide registers"]
 
 
