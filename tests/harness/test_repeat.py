@@ -107,7 +107,7 @@ def test_the_time_that_is_left_is_told_as_each_run_begins(
 ) -> None:
     runs.extend([VALID, VALID, VALID])
     times = iter([0.0, 60.0, 300.0])
-    monkeypatch.setattr(repeat, "Queue", lambda count: RunQueue(count, lambda: next(times)))
+    monkeypatch.setattr(repeat, "RunQueue", lambda count: RunQueue(count, lambda: next(times)))
     repeat.repeat_tests([plan()] * 3, "why", Path("s"), as_json=False, outcomes=Outcomes())
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
     assert told == ["run 1 of 3", "run 2 of 3, about 2 min left", "run 3 of 3, about 2 min left"]
