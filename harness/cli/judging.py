@@ -84,7 +84,7 @@ def list_names(
     as_json: JsonOption = False,
 ) -> None:
     """Show the names of systems, workloads, nemeses, checks, backends and bugs, and the options of each."""
-    from harness.cli.listing import MANY, listing
+    from harness.cli.listing import LONG_KINDS, listing
     from harness.run import plugins
 
     plugins.load_installed()
@@ -96,7 +96,7 @@ def list_names(
     if what is None:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for kind, entries in data.items():
-            names = f"{len(entries)}; see stormproof list {kind}" if kind in MANY else ", ".join(
+            names = f"{len(entries)}; see stormproof list {kind}" if kind in LONG_KINDS else ", ".join(
                 str(entry["name"]) for entry in entries)  # fmt: skip
             table.add_row(kind, escape(names))
         to.print(table)

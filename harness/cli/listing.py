@@ -21,7 +21,7 @@ from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
 KINDS = ("systems", "workloads", "nemeses", "backends", "tests", "checks", "bugs", "states", "points")
-MANY = ("bugs", "states", "points")
+LONG_KINDS = ("bugs", "states", "points")
 """Kinds with so many entries that an overview gives their number alone."""
 _ALIASES = {"designs": "systems", "faults": "nemeses", **WORKLOAD_ALIASES}
 

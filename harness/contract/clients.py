@@ -28,7 +28,7 @@ AGAIN_SECONDS = 20.0 * SLOW
 LOCK_SECONDS = 20.0
 MOST_HOSTS = 3
 """The most client hosts from which connections are made."""
-_WAIT = 1.0
+_EVENT_WAIT_SECONDS = 1.0
 
 REGISTERS, LOGS, WATCHES, EVENTS = "registers", "logs", "watches", "events"
 
@@ -243,7 +243,7 @@ async def _lock(bench: Bench) -> str:
     first = await holder.call(holder.connection.acquire(name, LOCK_SECONDS))
     trying = asyncio.create_task(waiting.call(waiting.connection.acquire(name, LOCK_SECONDS), 3 * CALL_SECONDS))
     try:
-        await asyncio.sleep(_WAIT)
+        await asyncio.sleep(_EVENT_WAIT_SECONDS)
         if trying.done():
             raise Broken(f"a second client has the lock ({_end(trying)}) while the first one has it")
         if await holder.call(holder.connection.release(name)) is not True:
@@ -300,9 +300,9 @@ async def _watch(bench: Bench) -> str:
         await watcher.call(watcher.connection.watch(name, after))  # replaces the previous watch
         wanted = [pair for pair in zip(revisions, bodies, strict=True) if pair[0] > after]
         found: list[tuple[int, bytes]] = []
-        deadline = time.monotonic() + _WAIT * (1 + len(wanted))
+        deadline = time.monotonic() + _EVENT_WAIT_SECONDS * (1 + len(wanted))
         while time.monotonic() < deadline and len(found) <= len(wanted):
-            told = await watcher.call(watcher.connection.event(_WAIT))
+            told = await watcher.call(watcher.connection.event(_EVENT_WAIT_SECONDS))
             if isinstance(told, LogEntry):
                 found.append((told.offset, told.body))
             elif told is None:

@@ -16,7 +16,7 @@ from harness.run import plugins
 from harness.run.describe import create_run
 from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
-from stormproof.errors import StormproofError, UsageError
+from stormproof.errors import UsageError
 from stormproof.resource_log import OwnFolder, note_owner
 from stormproof.run_folder import RunLock
 from stormproof.text import amount
@@ -102,8 +102,6 @@ def _run(test: Any, run_dir: Path, show: Callable[[ItemOutcome], None]) -> None:
     runner = RunnerProcess(test, run_dir, lock, SUITE)
     try:
         for event in runner.events():
-            if event["event"] == "error":
-                raise StormproofError(event["message"])
             show(ItemOutcome(**{key: value for key, value in event.items() if key != "event"}))
         runner.wait()
     except KeyboardInterrupt:

@@ -15,11 +15,11 @@ from harness.run.many import run_on_nodes
 from stormproof.contracts.check import UNKNOWN, VALID
 from stormproof.errors import EXIT_ERROR, EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID
 
-ENOUGH = 0.6
+MIN_SHOWN_SHARE = 0.6
 """The share of its runs in which the failing arm must meet its expectation. A twin must pass in all of its runs."""
 _SETTLING = ("drain", "depth")
 """Operations at the end of a run."""
-HALF = 0.5
+MIN_CONFIRMED_RATIO = 0.5
 """The least ratio of operations that a twin confirmed to those that the failing arm confirmed."""
 
 
@@ -48,14 +48,14 @@ class Reproduction:
         if not fails or not twin:
             return True
         done = [statistics.median(confirmed_of(each.figures) for each in tries) for tries in (fails, twin)]
-        return done[1] >= HALF * done[0]
+        return done[1] >= MIN_CONFIRMED_RATIO * done[0]
 
     def trouble(self) -> list[str]:
         """Describe the deviations from the expectations in words."""
         found = []
         for arm in self.recipe.arms:
             tries = self.tries.get(arm.name, [])
-            least = len(tries) if not arm.expected else max(1, round(ENOUGH * len(tries)))
+            least = len(tries) if not arm.expected else max(1, round(MIN_SHOWN_SHARE * len(tries)))
             if tries and self.shown(arm) < least:
                 wanted = "valid" if not arm.expected else f"invalid ({' or '.join(arm.expected)})"
                 found.append(f"{arm.name}: {wanted} in {self.shown(arm)} of {len(tries)} runs")

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS = 1.0
 """Seconds between an answer and the next question."""
-PATIENCE = 3.0
+ANSWER_SECONDS = 3.0
 """Seconds after which a node that does not answer counts as reporting nothing."""
 MAX_CHANGES = 10_000
 """The most changes of one witness. A picture of more would be unreadable."""
@@ -54,7 +54,7 @@ async def _watch(cluster: Cluster, witness: str, clock: Callable[[], int], file:
 
 async def _told(cluster: Cluster, witness: str) -> Mapping[str, str]:
     try:
-        async with within(PATIENCE):
+        async with within(ANSWER_SECONDS):
             return await cluster.leaders_told(witness)
     except Exception:  # a node in trouble can answer anything
         return {}

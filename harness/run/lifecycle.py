@@ -171,8 +171,6 @@ def _record_and_check(
     runner, broken = RunnerProcess(test, run_dir, lock), ""
     try:
         for event in runner.events():
-            if event["event"] == "error":
-                raise StormproofError(event["message"])
             if event["event"] == "sealed":
                 show({"event": "phase", "name": "check"})
                 check_runs(warm.context(), [run_dir], prepare=plugins.preparation())
@@ -248,7 +246,17 @@ class RunnerProcess:
         self._watch.start()
 
     def events(self) -> Iterator[Event]:
-        """Yield the events that the child reports, until it closes its output."""
+        """Yield the events that the child reports, until it closes its output.
+
+        Raises:
+            StormproofError: the child reports the error that ended it.
+        """
+        for event in self._all_events():
+            if event["event"] == "error":
+                raise StormproofError(event["message"])
+            yield event
+
+    def _all_events(self) -> Iterator[Event]:
         assert self._process.stdout
         for line in self._process.stdout:
             yield json.loads(line)
@@ -278,7 +286,7 @@ class RunnerProcess:
     def interrupt(self, show: Callable[[Event], None]) -> None:
         """End the run early and wait until the child has healed and sealed."""
         self.tell("interrupt")
-        for event in self.events():
+        for event in self._all_events():
             if event["event"] != "error":
                 show(event)
 

@@ -80,7 +80,7 @@ def figures(groups: Sequence[str] = ()) -> Iterator[Row]:
     """
     if unknown := [name for name in groups if name not in GROUPS]:
         raise UsageError(f"unknown figures {unknown[0]!r} (known: {', '.join(GROUPS)})")
-    for name in groups or (name for name in GROUPS if name not in SLOW):
+    for name in groups or (name for name in GROUPS if name not in ONLY_BY_NAME):
         yield from GROUPS[name]()
 
 
@@ -284,7 +284,7 @@ GROUPS: Mapping[str, Callable[[], Iterator[Row]]] = {
     "porcupine": porcupine_figures, "report": report_figures,
 }  # fmt: skip
 
-SLOW = frozenset({"engines-large"})
+ONLY_BY_NAME = frozenset({"engines-large"})
 """Groups that take many minutes, and much memory: measured only if they are named."""
 
 if __name__ == "__main__":
