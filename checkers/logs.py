@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from checkers.queue_ends import said_not_found
+from checkers.api import listed
+from checkers.queue_ends import EMPTY, said_not_found
 from checkers.run import Run
 from stormproof import vocabulary
-from stormproof.contracts.check import MAX_EXAMPLES, Anomaly
+from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Bools, Int64s
 from stormproof.history.schema import PAIR_SHIFT
 
-EMPTY = "empty"
-"""Error of a read that found nothing after its position."""
 NO_COPIES = "the system shows no copies"
 """Error of a read of a node's copy when the system does not show copies."""
 LOW = (1 << PAIR_SHIFT) - 1
@@ -79,7 +80,6 @@ class Logs:
         found: Int64s = rows[self.run.history.error.rows_with(error)[rows]]
         return found
 
-
     def gone(self, logs: int) -> list[int]:
         """Return the logs that are gone as a whole.
 
@@ -111,13 +111,45 @@ def isin(rows: Int64s, others: Int64s) -> Bools:
     return found
 
 
-def examples(run: Run, kind: str, found: list[tuple[int, ...]], logs: Logs) -> tuple[Anomaly, ...]:
-    """Return anomalies for the first findings; each finding is given by its rows, and the last row has offset and
-    value.
+Found = list[tuple[int, ...]]
+"""Findings, each given by its rows; the last row has offset and value."""
+
+
+def pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> Found:
+    """Return the ``wrong`` rows as findings, each with the row before it if it has one, in order."""
+    both = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
+    return sorted(((before, row) if before >= 0 else (row,) for before, row in both), key=lambda pair: pair[-1])
+
+
+def before_each(rows: Int64s, reader: Int64s, reached: Int64s) -> tuple[Int64s, Int64s]:
+    """Return each row's position and previous row: what its reader had ``reached`` before, 0 and -1 at first.
+
+    ``rows`` are sorted by their readers.
     """
+    position, previous = np.zeros_like(reached), np.full_like(rows, -1)
+    later = np.flatnonzero(reader[1:] == reader[:-1]) + 1
+    position[later], previous[later] = reached[later - 1], rows[later - 1]
+    return position, previous
+
+
+def examples(run: Run, kind: str, found: Found, logs: Logs) -> tuple[Anomaly, ...]:
+    """Return anomalies for the first findings."""
     def one(rows: tuple[int, ...]) -> Anomaly:
         last = np.asarray(rows[-1:], dtype=np.int64)
         detail = {"offset": int(logs.offset(last)[0]), "value": int(logs.value(last)[0])}
         return Anomaly(kind, run.rows_of(*rows), int(logs.key(last)[0]), None, detail)
 
     return tuple(one(rows) for rows in found[:MAX_EXAMPLES])
+
+
+def outcome_of(logs: Logs, found: Mapping[str, Found], judged: str, good: str, **more: Any) -> CheckOutcome:
+    """Return the outcome of a check with these findings by kind; it counts them all.
+
+    ``judged`` says how many of what were judged, ``good`` what holds for them; ``more`` are further figures.
+    """
+    counts = {kind: len(those) for kind, those in found.items()}
+    count, figures = sum(counts.values()), {**counts, **more}
+    if not count:
+        return CheckOutcome(VALID, 0, f"{judged}{good}", (), figures)
+    some = [one for kind, those in found.items() for one in examples(logs.run, kind, those, logs)]
+    return CheckOutcome(INVALID, count, f"of {judged}: {listed(counts)}", tuple(some[:MAX_EXAMPLES]), figures)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,17 +52,7 @@ def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str
                                "operations": sum(len(found) for found in objects.values())}  # fmt: skip
     if not objects:
         return CheckOutcome(UNKNOWN, 0, nothing, (), figures)
-    deadline = time.monotonic() + RUN_SECONDS
-    illegal: list[int] = []
-    undecided = 0
-    for key, found in objects.items():
-        verdict = CheckResult.UNKNOWN
-        if time.monotonic() < deadline:
-            operations = [operation for operation, _ in found]
-            verdict = porcupine.check_operations(kind.model, operations, timeout=KEY_SECONDS, max_memory=KEY_MEMORY)
-        undecided += verdict is CheckResult.UNKNOWN
-        if verdict is CheckResult.ILLEGAL:
-            illegal.append(key)
+    illegal, undecided = judge_each(kind.model, objects)
     figures["undecided"] = undecided
     if illegal:
         shown = illegal[:MAX_EXAMPLES]
@@ -75,6 +65,30 @@ def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str
         text = f"{some} could not be decided within the limits of time and memory"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     return CheckOutcome(VALID, 0, f"{amount(len(objects), kind.one, kind.several)} linearizable", (), figures)
+
+
+def judge_each(model: CompiledModel, objects: Mapping[int, Operations]) -> tuple[list[int], int]:
+    """Return the keys of the objects that are not linearizable, and the number of those that could not be decided."""
+    deadline = time.monotonic() + RUN_SECONDS
+    illegal: list[int] = []
+    undecided = 0
+    for key, found in objects.items():
+        verdict = CheckResult.UNKNOWN
+        if time.monotonic() < deadline:
+            operations = [operation for operation, _ in found]
+            verdict = porcupine.check_operations(model, operations, timeout=KEY_SECONDS, max_memory=KEY_MEMORY)
+        undecided += verdict is CheckResult.UNKNOWN
+        if verdict is CheckResult.ILLEGAL:
+            illegal.append(key)
+    return illegal, undecided
+
+
+def by_object(operations: Iterable[tuple[int, Operation, int]]) -> dict[int, list[tuple[Operation, int]]]:
+    """Group operations, each given with its object's key and the row of its invocation, by object, in order of keys."""
+    objects: dict[int, list[tuple[Operation, int]]] = {}
+    for key, operation, row in operations:
+        objects.setdefault(key, []).append((operation, row))
+    return dict(sorted(objects.items()))
 
 
 def _anomaly(run: Run, kind: Kind, key: int, found: Operations, seconds: float) -> Anomaly:

@@ -19,6 +19,7 @@ from stormproof.operation import KEPT_BACK, NOT_FOUND
 from stormproof.unnamed_takes import CRASHED, OPEN, limit_of
 
 EMPTY = "empty"
+"""Error of a take that found nothing, and of a read that found nothing after its position."""
 _LONGEST = 160
 
 

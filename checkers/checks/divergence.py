@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import NO_COPIES, Logs, examples
+from checkers.logs import NO_COPIES, Found, Logs, outcome_of
 from checkers.run import Run
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, CheckOutcome
+from stormproof.contracts.check import UNKNOWN, VALID, CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.text import amount
 from stormproof.vocabulary import LOGS
@@ -25,7 +27,7 @@ def check(run: Run) -> CheckOutcome:
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
     asked = np.setdiff1d(logs.key(logs.rows(vocabulary.INVOKE, "copy")), logs.key(logs.ends("copy", NO_COPIES)))
-    found: dict[str, list[tuple[int, ...]]] = {"differs": [], "missing": []}
+    found: dict[str, Found] = {"differs": [], "missing": []}
     short, compared = [], 0
     for key in asked.tolist():
         nodes = np.unique(h.node.codes[ends[h.key[ends] == key]])
@@ -35,18 +37,16 @@ def check(run: Run) -> CheckOutcome:
         mine = rows[(h.key[rows] == key) & np.isin(h.node.codes[rows], nodes)]
         compared += len(np.unique(logs.offset(mine)))
         _compare(logs, mine, len(nodes), found)
-    counts = {kind: len(those) for kind, those in found.items()}
-    count, offsets = sum(counts.values()), amount(compared, "offset")
-    if count:
-        some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
-        told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-        return CheckOutcome(INVALID, count, f"of {offsets}: {told}", tuple(some[:MAX_EXAMPLES]), counts)
-    if short:
-        return CheckOutcome(UNKNOWN, 0, f"fewer than two copies of log {short[0]} were read to their ends", (), counts)
-    return CheckOutcome(VALID, 0, f"{offsets}, the same at each node" if len(asked) else "no copies", (), counts)
+    outcome = outcome_of(logs, found, amount(compared, "offset"), ", the same at each node")
+    if not len(asked):
+        return replace(outcome, summary="no copies")
+    if short and outcome.verdict == VALID:
+        reason = f"fewer than two copies of log {short[0]} were read to their ends"
+        return replace(outcome, verdict=UNKNOWN, summary=reason)
+    return outcome
 
 
-def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, list[tuple[int, ...]]]) -> None:
+def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, Found]) -> None:
     """Record the offsets of one log at which its copies differ."""
     codes = logs.run.history.node.codes
     order = np.lexsort((rows, logs.offset(rows)))

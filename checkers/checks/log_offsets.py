@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import Logs, examples, isin, same
+from checkers.logs import Found, Logs, isin, outcome_of, same
 from checkers.run import Run
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
+from stormproof.contracts.check import CheckOutcome
 from stormproof.history.columns import Int64s
 from stormproof.text import amount
 from stormproof.vocabulary import LOGS
 
-Found = list[tuple[int, ...]]
 Tell = Callable[[CheckOutcome, Mapping[str, CheckOutcome]], list[str]]
 AFTER_LOSS = "after-loss"
 """The figure with the number of anomalies of each kind that follow from a loss."""
@@ -47,16 +46,9 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
         "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
         went_back: _went_back(run, logs),
     }
-    counts = {kind: len(those) for kind, those in found.items()}
-    count = sum(counts.values())
-    seen = amount(len(np.unique(same((key, offset)))), noun)
     after_loss = {kind: _after_loss(logs, found[kind]) for kind in ("two-values", went_back)}
-    figures: dict[str, object] = {**counts, AFTER_LOSS: after_loss}
-    if not count:
-        return CheckOutcome(VALID, 0, f"{seen}, each with one value", (), figures)
-    some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
-    told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-    return CheckOutcome(INVALID, count, f"of {seen}: {told}", tuple(some[:MAX_EXAMPLES]), figures)
+    seen = amount(len(np.unique(same((key, offset)))), noun)
+    return outcome_of(logs, found, seen, ", each with one value", **{AFTER_LOSS: after_loss})
 
 
 def _after_loss(logs: Logs, found: Found) -> int:

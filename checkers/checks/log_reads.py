@@ -6,11 +6,10 @@ import numpy as np
 
 from checkers.api import RunCheck
 from checkers.checks.log_offsets import AFTER_LOSS, told_by_kinds
-from checkers.logs import Logs, examples, isin, same
+from checkers.logs import Logs, before_each, isin, outcome_of, pairs, same
 from checkers.run import Run
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
-from stormproof.history.columns import Bools, Int64s
+from stormproof.contracts.check import CheckOutcome
 from stormproof.text import amount
 from stormproof.vocabulary import LOGS
 
@@ -30,23 +29,16 @@ def check(run: Run) -> CheckOutcome:
     rows, reader = rows[order], reader[order]
     seek = h.f.rows_with("seek")[rows]
     offset = np.where(seek, h.value[rows], logs.offset(rows))
-    position, previous = np.zeros_like(offset), np.full_like(rows, -1)
-    goes_on = np.flatnonzero(reader[1:] == reader[:-1]) + 1
-    position[goes_on], previous[goes_on] = offset[goes_on - 1], rows[goes_on - 1]
+    position, previous = before_each(rows, reader, offset)
     # The sorted list of all entries that exist in the end holds one log after the other.
     there = np.unique(same((logs.key(logs.scanned), logs.offset(logs.scanned))))
     key = logs.key(rows)
     between = np.searchsorted(there, same((key, offset))) - np.searchsorted(there, same((key, position)), "right")
-    found = {"went-back": _pairs(rows, previous, ~seek & (offset <= position)),
-             "skipped": _pairs(rows, previous, ~seek & (between > 0))}  # fmt: skip
-    counts = {kind: len(those) for kind, those in found.items()}
-    figures = {**counts, AFTER_LOSS: {"went-back": _after_loss(logs, found["went-back"])}}
-    count, polls = sum(counts.values()), amount(len(logs.polled), "poll")
-    if not count:
-        return CheckOutcome(VALID, 0, f"{polls}, each of the entry after the one before", (), figures)
-    some = [one for kind, those in found.items() for one in examples(run, kind, those, logs)]
-    told = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-    return CheckOutcome(INVALID, count, f"of {polls}: {told}", tuple(some[:MAX_EXAMPLES]), figures)
+    found = {"went-back": pairs(rows, previous, ~seek & (offset <= position)),
+             "skipped": pairs(rows, previous, ~seek & (between > 0))}  # fmt: skip
+    after_loss = {AFTER_LOSS: {"went-back": _after_loss(logs, found["went-back"])}}
+    return outcome_of(logs, found, amount(len(logs.polled), "poll"), ", each of the entry after the one before",
+                      **after_loss)  # fmt: skip
 
 
 def _after_loss(logs: Logs, found: list[tuple[int, ...]]) -> int:
@@ -56,11 +48,6 @@ def _after_loss(logs: Logs, found: list[tuple[int, ...]]) -> int:
     read = isin(logs.key(polled), logs.key(logs.ends("scan")))
     there = same((logs.key(logs.scanned), logs.value(logs.scanned)))
     return int(np.count_nonzero(read & ~isin(same((logs.key(polled), logs.value(polled))), there)))
-
-
-def _pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> list[tuple[int, ...]]:
-    pairs = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
-    return sorted(((before, row) if before >= 0 else (row,) for before, row in pairs), key=lambda pair: pair[-1])
 
 
 CHECK = RunCheck(

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import porcupine
-from porcupine import CheckResult, Operation
+from porcupine import Operation
 
 from checkers.api import RunCheck
 from checkers.history import CREATES, DELETES, READS
+from checkers.objects import KEY_SECONDS, by_object, judge_each
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.vocabulary import METADATA
 
-MODEL = "cas-register"
+MODEL = porcupine.model_named("cas-register")
 ABSENT, PRESENT = None, 1
 # Compiles the model if it has never been compiled, so that compilation does not count against the limits below.
-porcupine.check_operations(porcupine.model_named(MODEL), [Operation(0, ("cas", None, 1), True, 0, 1)])
-
-KEY_SECONDS = 2.0
-KEY_MEMORY = 256 << 20
-"""Limits of time and memory for porcupine on one object; an object that it cannot decide within them is unknown."""
-RUN_SECONDS = 20.0
-"""After this time the check begins no further object of a run."""
+porcupine.check_operations(MODEL, [Operation(0, ("cas", None, 1), True, 0, 1)])
 
 
 def check(run: Run) -> CheckOutcome:
@@ -36,30 +30,17 @@ def check(run: Run) -> CheckOutcome:
     that ended ``fail`` did not. Counts objects.
     """
     objects = operations_of(run)
-    figures: dict[str, object] = {"model": MODEL, "objects": len(objects),
+    figures: dict[str, object] = {"model": MODEL.name, "objects": len(objects),
                                   "operations": sum(len(rows) for rows in objects.values())}  # fmt: skip
     if not objects:
         return CheckOutcome(UNKNOWN, 0, "nothing was changed or looked at", (), figures)
-    model = porcupine.model_named(MODEL)
-    deadline = time.monotonic() + RUN_SECONDS
-    illegal: list[Anomaly] = []
-    undecided = 0
-    for key, found in objects.items():
-        if time.monotonic() >= deadline:
-            undecided += 1
-            continue
-        operations = [operation for operation, _ in found]
-        verdict = porcupine.check_operations(model, operations, timeout=KEY_SECONDS, max_memory=KEY_MEMORY)
-        if verdict is CheckResult.UNKNOWN:
-            undecided += 1
-        elif verdict is CheckResult.ILLEGAL:
-            illegal.append(_anomaly(run, key, found))
+    illegal, undecided = judge_each(MODEL, objects)
     figures["undecided"] = undecided
     if illegal:
-        first = illegal[0]
-        reason = f"{run.name_of(first.key or 0)}: {first.detail['reason']}"
+        examples = tuple(_anomaly(run, key, objects[key]) for key in illegal[:MAX_EXAMPLES])
+        reason = f"{run.name_of(illegal[0])}: {examples[0].detail['reason']}"
         text = f"{len(illegal):,} of {len(objects):,} objects not linearizable: {reason}"
-        return CheckOutcome(INVALID, len(illegal), text, tuple(illegal[:MAX_EXAMPLES]), figures)
+        return CheckOutcome(INVALID, len(illegal), text, examples, figures)
     if undecided:
         text = f"{undecided:,} of {len(objects):,} objects could not be decided within the limits of time and memory"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
@@ -68,10 +49,7 @@ def check(run: Run) -> CheckOutcome:
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
     """Map each object to its operations that may have happened, each with the row of its invocation."""
-    objects: dict[int, list[tuple[Operation, int]]] = {}
-    for key, operation, row in _operations(run):
-        objects.setdefault(key, []).append((operation, row))
-    return dict(sorted(objects.items()))
+    return by_object(_operations(run))
 
 
 def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
@@ -96,8 +74,7 @@ def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:
 
 def _anomaly(run: Run, key: int, found: list[tuple[Operation, int]]) -> Anomaly:
     """Report the smallest subset of the object's operations that is not linearizable, as rows of the history."""
-    model = porcupine.model_named(MODEL)
-    minimal = porcupine.minimal_history(model, [operation for operation, _ in found], timeout=KEY_SECONDS)
+    minimal = porcupine.minimal_history(MODEL, [operation for operation, _ in found], timeout=KEY_SECONDS)
     calls = sorted(found[place][1] for place in minimal.operations)
     rows = sorted({row for call in calls for row in (call, int(run.history.partner[call])) if row >= 0})
     told = "; ".join(_told(run, call) for call in calls[:6])

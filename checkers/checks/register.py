@@ -9,7 +9,7 @@ import porcupine
 from porcupine import Operation
 
 from checkers.api import RunCheck
-from checkers.objects import Kind, decide
+from checkers.objects import Kind, by_object, decide
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import CheckOutcome
@@ -46,10 +46,7 @@ carrying out the operation.
 
 def operations_of(run: Run) -> dict[int, list[tuple[Operation, int]]]:
     """Map each register to its operations that may have happened, each with the row of its invocation."""
-    registers: dict[int, list[tuple[Operation, int]]] = {}
-    for key, operation, row in _operations(run):
-        registers.setdefault(key, []).append((operation, row))
-    return dict(sorted(registers.items()))
+    return by_object(_operations(run))
 
 
 def _operations(run: Run) -> Iterator[tuple[int, Operation, int]]:

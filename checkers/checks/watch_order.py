@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import LOW, examples, same
+from checkers.logs import LOW, before_each, outcome_of, pairs, same
 from checkers.run import Run
 from checkers.watches import PROGRESS, Watches
 from stormproof import vocabulary
-from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, CheckOutcome
+from stormproof.contracts.check import CheckOutcome
 from stormproof.history.columns import Bools, Int64s
 from stormproof.history.schema import PAIR_SHIFT
 from stormproof.text import amount
@@ -41,10 +41,7 @@ def check(run: Run) -> CheckOutcome:
     revision = np.where(anew, h.value[rows], watches.offset(rows))
     event = ~anew & (watches.value(rows) != PROGRESS)
     first = np.concatenate([[True], watcher[1:] != watcher[:-1]])[: len(rows)]
-    position, previous = np.zeros_like(revision), np.full_like(rows, -1)
-    goes_on = np.flatnonzero(~first)
-    reached = _reached(revision, first | anew | event)
-    position[goes_on], previous[goes_on] = reached[goes_on - 1], rows[goes_on - 1]
+    position, previous = before_each(rows, watcher, _reached(revision, first | anew | event))
     # The sorted list of all finally reported events holds one key after the other.
     there = np.unique(same((watches.key(watches.scanned), watches.offset(watches.scanned))))
     key = watches.key(rows)
@@ -52,15 +49,9 @@ def check(run: Run) -> CheckOutcome:
     side = np.where(event, np.searchsorted(there, same((key, revision))),
                     np.searchsorted(there, same((key, revision)), "right"))  # fmt: skip
     between = side - np.searchsorted(there, same((key, position)), "right")
-    found = {"went-back": _pairs(rows, previous, event & (revision <= position)),
-             "left-out": _pairs(rows, previous, ~anew & (between > 0))}  # fmt: skip
-    counts = {kind: len(those) for kind, those in found.items()}
-    count, told = sum(counts.values()), amount(int(event.sum()), "event")
-    if not count:
-        return CheckOutcome(VALID, 0, f"{told}, each once and in order", (), counts)
-    some = [one for kind, those in found.items() for one in examples(run, kind, those, watches)]
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in counts.items() if number)
-    return CheckOutcome(INVALID, count, f"of {told}: {kinds}", tuple(some[:MAX_EXAMPLES]), counts)
+    found = {"went-back": pairs(rows, previous, event & (revision <= position)),
+             "left-out": pairs(rows, previous, ~anew & (between > 0))}  # fmt: skip
+    return outcome_of(watches, found, amount(int(event.sum()), "event"), ", each once and in order")
 
 
 def _reached(revision: Int64s, begins: Bools) -> Int64s:
@@ -70,11 +61,6 @@ def _reached(revision: Int64s, begins: Bools) -> Int64s:
     piece = np.cumsum(begins).astype(np.int64)
     found: Int64s = np.maximum.accumulate(piece << PAIR_SHIFT | revision) & LOW
     return found
-
-
-def _pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> list[tuple[int, ...]]:
-    pairs = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
-    return sorted(((before, row) if before >= 0 else (row,) for before, row in pairs), key=lambda pair: pair[-1])
 
 
 CHECK = RunCheck(
