@@ -24,7 +24,7 @@ from harness.cli.common import (
     any_store,
     each_of,
 )
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, print_json
 from harness.run.progress import console
 from stormproof.errors import EXIT_ERROR, UsageError
 from stormproof.history.read_limits import set_max_history
@@ -129,10 +129,7 @@ def compare(
     found = compare_them(store, first, second)
     if page is not None:
         found.write_page(page, store)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print("\n".join(map(escaped, found.lines())))
+    print_answer(as_json, found.to_json(), map(escaped, found.lines()))
 
 
 def report(

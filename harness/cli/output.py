@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _printed = False
@@ -31,3 +33,18 @@ def print_json(data: Any) -> None:
     global _printed
     _printed = True
     print(json.dumps(data), flush=True)
+
+
+def print_answer(as_json: bool, data: Any, lines: Iterable[str]) -> None:
+    """Print the answer of a command: its JSON object if it was asked for, or else the lines for people."""
+    if as_json:
+        print_json(data)
+    else:
+        print("\n".join(lines), flush=True)
+
+
+def teller(as_json: bool) -> Callable[[str], None]:
+    """Return a function that prints a line for people at once: on standard error if standard output is for a JSON
+    object."""
+    stream = sys.stderr if as_json else sys.stdout
+    return lambda line: print(line, file=stream, flush=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,7 +30,7 @@ from harness.cli.common import (
 )
 from harness.cli.configured import ConfigOption, SettingsOption
 from harness.cli.kept import KEEP, KEEP_HELP
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, teller
 from harness.run import plugins
 from harness.run.progress import console
 from nemesis.catalog import FAULTS
@@ -120,10 +120,10 @@ def test(
         given |= {"attach": attach}
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
-    to = sys.stderr if as_json else sys.stdout
+    tell = teller(as_json)
     chosen = _workload(workload or "queue")
     if descriptor is not None:
-        system, nodes, given = _described(descriptor, chosen, system, nodes, given, to)
+        system, nodes, given = _described(descriptor, chosen, system, nodes, given, tell)
     planned, why = plan(
         system=system or "joram", workload=chosen,
         nemesis="partition" if nemesis is None else nemesis, backend=wanted, nodes=nodes, time_limit=time_limit,
@@ -133,22 +133,18 @@ def test(
         check_repeat(planned, repeat)
     check_keeping(keep_nodes, planned.backend, several=repeat is not None or bool(several))
     told = f"seeds {seeds}" if several else f"seed {planned.seed}"
-    print(f"backend {planned.backend}: {why}; {told}", file=to, flush=True)
+    tell(f"backend {planned.backend}: {why}; {told}")
     with outcomes:
         if repeat is not None or several:
             tests = [replace(planned, seed=each) for each in several] or [planned] * (repeat or 1)
             raise typer.Exit(repeat_tests(tests, why, store, master=master, as_json=as_json, outcomes=outcomes))
         result = run_noted(planned, why, store, outcomes, quiet=as_json, master=master, keep=keep_nodes)
-    if as_json:
-        print_json(result.to_json())
-    else:
-        for line in result.lines():
-            print(line)
+    print_answer(as_json, result.to_json(), result.lines())
     raise typer.Exit(result.exit_code)
 
 
 def _described(file: Path, workload: str, system: str | None, nodes: int | None, given: dict[str, str],
-               to: TextIO) -> tuple[str, int, dict[str, str]]:
+               tell: Callable[[str], None]) -> tuple[str, int, dict[str, str]]:
     """Return system, number of nodes and settings of a test from a descriptor. A person's settings take precedence."""
     from harness.reference.from_descriptor import described
 
@@ -157,7 +153,7 @@ def _described(file: Path, workload: str, system: str | None, nodes: int | None,
         raise UsageError("--descriptor sets the system and the number of nodes; leave out "
                          f"{'--nodes' if nodes is not None else '--system'}")
     for line in found.left_out:
-        print(f"{file}: {line}", file=to, flush=True)
+        tell(f"{file}: {line}")
     return found.system, found.nodes, {**found.settings, **given}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.api import plan
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, teller
 from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
 from harness.run import plugins
 from harness.run.describe import create_run
@@ -54,12 +54,12 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
     if BACKENDS.load(test.backend).in_process:
         raise UsageError(f"--backend {test.backend}: real processes are checked; choose local or docker")
     outcomes: list[ItemOutcome] = []
-    to = sys.stderr if as_json else sys.stdout
-    print(f"{name}, {amount(test.nodes, 'node')}, backend {test.backend}: {why}", file=to, flush=True)
+    tell = teller(as_json)
+    tell(f"{name}, {amount(test.nodes, 'node')}, backend {test.backend}: {why}")
 
     def show(outcome: ItemOutcome) -> None:
         outcomes.append(outcome)
-        print("\n".join(lines(outcome)), file=to, flush=True)
+        tell("\n".join(lines(outcome)))
 
     folder = OwnFolder.temporary("check")
     try:
@@ -70,11 +70,8 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
     count = {status: sum(each.status == status for each in outcomes) for status in (OK, FAILED, SKIPPED)}
     status = 1 if count[FAILED] else 0
     sentence = f"{name}: {count[OK]} ok, {count[FAILED]} failed, {count[SKIPPED]} not claimed or not tried"
-    if as_json:
-        print_json({"system": name, "backend": test.backend, "nodes": test.nodes, "status": status, **count,
-                    "sentence": sentence, "items": [vars(each) for each in outcomes]})  # fmt: skip
-    else:
-        print(sentence)
+    print_answer(as_json, {"system": name, "backend": test.backend, "nodes": test.nodes, "status": status, **count,
+                           "sentence": sentence, "items": [vars(each) for each in outcomes]}, [sentence])  # fmt: skip
     return status
 
 

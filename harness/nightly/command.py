@@ -12,7 +12,7 @@ from typing import Any
 from checkers.spark.masters import demand_master
 from harness.analysis.coverage import note_log_events
 from harness.cli.outcomes import ORDER, Outcome, Outcomes
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, teller
 from harness.nightly.judgement import Judgement, judge
 from harness.nightly.known import KnownFailure
 from harness.nightly.notify import Notify
@@ -58,11 +58,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     plan = read_plan(file, salt)
     make_store(store)
     night = None if fresh else unfinished(store, plan.digest)
-    stream = sys.stderr if as_json else sys.stdout
-
-    def tell(line: str) -> None:
-        print(line, file=stream, flush=True)
-
+    tell = teller(as_json)
     if night is None:
         night = begin(store, plan, salt, tag)
         tell(f"night {night.name}: {amount(sum(len(cell.seeds) for cell in plan.cells), 'run')} of "
@@ -93,10 +89,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
     _write_reports(store, judgement.kinds, knowns)
     write_text(night.folder / SURFACE_FILE, surface_of(night).page())
     lines = outcomes.lines = lines_of(night, judgement, plan, store)
-    if as_json:
-        print_json(to_json(night, judgement))
-    else:
-        print("\n".join(map(escaped, lines)), flush=True)
+    print_answer(as_json, to_json(night, judgement), map(escaped, lines))
     if judgement.status == EXIT_INVALID:
         notify.tell({"verdict": INVALID, "sentence": lines[-1], "text": "\n".join(lines), **to_json(night, judgement)})
     night.end(end)
@@ -114,12 +107,9 @@ def run_triage(store: Path, name: str | None, known: Path | None, as_json: bool)
         raise UsageError(_NO_NIGHTS.format(store=store))
     chosen = [find_night(store, name)] if name else nights
     found = kinds_over(nights, {night.name for night in chosen}, known_failures(known, None))
-    if as_json:
-        print_json({"nights": [night.name for night in chosen], "failures": [_kind(kind) for kind in found]})
-    elif not found:
-        print(f"no failures in {amount(len(chosen), 'night')}")
-    for kind in () if as_json else found:
-        print("\n".join(map(escaped, _lines(kind, store))))
+    lines = [escaped(line) for kind in found for line in _lines(kind, store)]
+    print_answer(as_json, {"nights": [night.name for night in chosen], "failures": [_kind(kind) for kind in found]},
+                 lines or [f"no failures in {amount(len(chosen), 'night')}"])
     return 0
 
 
@@ -134,10 +124,8 @@ def run_trend(store: Path, most: int, known: Path | None, as_json: bool) -> int:
     if next(all_nights(store), None) is None:
         raise UsageError(_NO_NIGHTS.format(store=store))
     found = write_pages(store, known_failures(known, None), most)
-    if as_json:
-        print_json({**trend_to_json(found), "page": str(store / TREND)})
-    else:
-        print("\n".join([*map(escaped, trend_lines(found)), *(str(store / page) for page in (TREND, MATRIX, TRIAGE))]))
+    print_answer(as_json, {**trend_to_json(found), "page": str(store / TREND)},
+                 [*map(escaped, trend_lines(found)), *(str(store / page) for page in (TREND, MATRIX, TRIAGE))])
     return 0
 
 

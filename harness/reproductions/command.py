@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from checkers.spark.session import SparkWarmup
 from harness.backends.probe import choose_backend
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, print_json, teller
 from harness.reproductions.page import SEEN_FILE, note_seen
 from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes
 from harness.reproductions.run import Reproduction, reproduce
@@ -35,9 +33,9 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
         return EXIT_VALID
     chosen = known if everything else [find_recipe(name, known) for name in names]
     wanted = [_arms_of(recipe, arms) for recipe in chosen]
-    to = sys.stderr if as_json else sys.stdout
+    tell = teller(as_json)
     place, why = choose_backend(backend)
-    print(f"backend {place}: {why}", file=to, flush=True)
+    tell(f"backend {place}: {why}")
     for recipe, some in zip(chosen, wanted, strict=True):
         for arm in some:
             for number in range(times):
@@ -46,10 +44,10 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
     outcomes: list[Reproduction] = []
     try:
         for recipe, some in zip(chosen, wanted, strict=True):
-            print(f"{recipe.name}: {recipe.title}\n  {recipe.claim}", file=to, flush=True)
-            outcome = reproduce(recipe, some, times, place, store, spark, lambda line: print(line, file=to, flush=True))
+            tell(f"{recipe.name}: {recipe.title}\n  {recipe.claim}")
+            outcome = reproduce(recipe, some, times, place, store, spark, tell)
             outcomes.append(outcome)
-            print("\n".join(_summary(outcome, some)), file=to, flush=True)
+            tell("\n".join(_summary(outcome, some)))
             if record:
                 note_seen(outcome, SEEN_FILE)
     finally:
@@ -80,12 +78,10 @@ def _summary(outcome: Reproduction, arms: Sequence[Arm]) -> list[str]:
 
 
 def _list(known: Sequence[Recipe], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"reproductions": [
-            {"name": recipe.name, "title": recipe.title, "claim": recipe.claim, "source": recipe.source,
-             "arms": [arm.name for arm in recipe.arms]} for recipe in known
-        ]}))  # fmt: skip
-        return
+    data = {"reproductions": [
+        {"name": recipe.name, "title": recipe.title, "claim": recipe.claim, "source": recipe.source,
+         "arms": [arm.name for arm in recipe.arms]} for recipe in known
+    ]}  # fmt: skip
     width = max(len(recipe.name) for recipe in known)
-    for recipe in known:
-        print(f"{recipe.name:{width}}  {recipe.title} (arms: {', '.join(arm.name for arm in recipe.arms)})")
+    print_answer(as_json, data, (f"{recipe.name:{width}}  {recipe.title} (arms: "
+                                 f"{', '.join(arm.name for arm in recipe.arms)})" for recipe in known))  # fmt: skip

@@ -3,7 +3,6 @@ time."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.session import SparkWarmup
 from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import Outcomes, outcome_of
-from harness.cli.output import print_json
+from harness.cli.output import print_answer, teller
 from harness.run.cases import BROKEN
 from harness.run.lifecycle import RunResult, run_test
 from harness.run.progress import RunQueue
@@ -44,7 +43,7 @@ def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool,
     Raises:
         StormproofError, KeyboardInterrupt: a run broke, or Ctrl-C; the results of earlier runs have been reported.
     """
-    warm = SparkWarmup(master)
+    warm, tell = SparkWarmup(master), teller(as_json)
     results: list[RunResult] = []
     count = len(tests)
     queue = RunQueue(count)
@@ -52,17 +51,14 @@ def repeat_tests(tests: Sequence[Test], why: str, store: Path, *, as_json: bool,
     try:
         for number, test in enumerate(tests, 1):
             line = queue.line(number) + (f", seed {test.seed}" if seeds else "")
-            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+            tell(line)
             place = queue.place(number)
             results.append(run_noted(test, why, store, outcomes, quiet=as_json, spark=warm, place=place))
             if not as_json:
                 print("\n".join(results[-1].lines()), flush=True)
     finally:
         warm.abandon()
-        if as_json:
-            print_json(to_json(results, count))
-        else:
-            print(sentence(results, count), flush=True)
+        print_answer(as_json, to_json(results, count), [sentence(results, count)])
     return EXIT_OF[worst(result.verdict["verdict"] for result in results)]
 
 
