@@ -75,8 +75,8 @@ class Member(ReferenceBroker):
         finally:
             await self.stop()
 
-    def _open_doors(self) -> None:
-        super()._open_doors()
+    def _admit_all(self) -> None:
+        super()._admit_all()
         self.client = f"{self.config.node}-{self.group.rng.getrandbits(48):x}"
         self.listeners[self.client] = self._heard
         self.submit(Command("open", self.client, 0, {"reliable": False, "login": "x"}))

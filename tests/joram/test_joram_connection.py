@@ -219,7 +219,7 @@ async def test_the_replicas_are_tried_round_and_round_in_the_order_of_the_server
         listed = [*addresses(cluster, [master]), *refusing.addresses]
         connection.use_replicas(listed)
         held = [each for each in cluster.brokers[master]._sessions if each.conn]
-        cluster.brokers[master]._doors.close()
+        cluster.brokers[master]._listeners.close()
         for session in held:
             session.output.reset()
         await until(lambda: len(refusing.came) >= 6, "three rounds")

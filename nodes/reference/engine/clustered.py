@@ -20,6 +20,7 @@ from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.store import Changes, Table, read_rows
 
 MAX_ASKED = 100
+"""Messages that an element may request at a time, so that one request does not take all that another has."""
 
 
 @dataclass(slots=True, eq=False)

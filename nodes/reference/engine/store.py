@@ -53,8 +53,10 @@ COLUMNS: Mapping[str, Sequence[str]] = _SCHEMA
 """Table name -> declarations of its columns."""
 TABLES = tuple(_SCHEMA)
 """Names of the tables; the first column of each is its key, a whole number ``id``."""
-_LOAD_BATCH = 1000
+_LOAD_ROWS = 1000
+"""Rows that one statement inserts."""
 _SLICE_ROWS = 1000
+"""Rows that are read at a time."""
 _PROGRESS_ROWS = 1000
 """Rows between two calls of ``on_progress``."""
 _MAX_SINGLE_DELETES = 16
@@ -265,7 +267,7 @@ def replace_all(database: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> 
     for name, *columns in rows:
         if name not in _SCHEMA or len(columns) != len(_SCHEMA[name]):
             raise ValueError(f"the snapshot holds a row that fits no table: {name!r}")
-        if name != current or len(batch) >= _LOAD_BATCH:
+        if name != current or len(batch) >= _LOAD_ROWS:
             _insert(database, current, batch)
             current, batch = name, []
         batch.append(columns)

@@ -44,7 +44,7 @@ from nodes.reference.server.collocated import CollocatedChannel, Thread
 from nodes.reference.server.connections import Connections
 from nodes.reference.server.frames import Greeting
 from nodes.reference.server.guard import Guard
-from nodes.reference.server.listeners import Doors
+from nodes.reference.server.listeners import Listeners
 from nodes.reference.server.login import master_header
 from nodes.reference.server.networks import Networks
 from nodes.reference.server.services import SERVICES, DeploymentFailed, ServiceFactory, Services
@@ -54,8 +54,8 @@ from nodes.timeouts import within
 
 DATABASE = "broker"
 NO_SERVICES = "the services are not started yet"
-_NETWORK_TIMEOUT = 2.0
-_IDLE_PARTS = 4
+_NETWORK_TIMEOUT_SECONDS = 2.0
+"""Default time after which a silent connection with another server is cut."""
 _FAILED_LINGER_SECONDS = 0.2
 """Seconds that clients have to read their ERROR when the store has failed."""
 _MAX_ADMINS = 64
@@ -92,8 +92,8 @@ class ReferenceBroker:
         self.collocated: dict[str, tuple[CollocatedChannel, Thread]] = {}
         self._threads: list[asyncio.Task[None]] = []
         self.networks = Networks(self, lambda: self.engine.server_queues,
-                                 seconds(config.options, "network_timeout", _NETWORK_TIMEOUT))
-        self.services = Services(self, config.node, config.services, self._open_doors, service_classes,
+                                 seconds(config.options, "network_timeout", _NETWORK_TIMEOUT_SECONDS))
+        self.services = Services(self, config.node, config.services, self._admit_all, service_classes,
                                  alone=not config.peers)
         self._known_phase = self.engine.server_queues.deployment.phase
         self._failed = False
@@ -103,7 +103,7 @@ class ReferenceBroker:
         self.has_topic_manager = self.design.has_topic_manager
         if self.guard.enabled and self.has_topic_manager:
             raise ConfigError(f"options.security: design {config.design} has no principals; leave it out")
-        self._doors = Doors(runtime, config, self.limits)
+        self._listeners = Listeners(runtime, config, self.limits)
         self.sessions: dict[Session, None] = {}
         self.logins: dict[Session, None] = {}
         """Sessions that have not logged in yet, the oldest first."""
@@ -125,7 +125,7 @@ class ReferenceBroker:
         try:
             if check_trust(self.config):
                 self.runtime.log(NO_SECRET, level="warning")
-            self.port = await self._doors.open(self._accept)
+            self.port = await self._listeners.open(self._accept)
         except ConfigError:
             self.database.close()
             raise
@@ -143,7 +143,7 @@ class ReferenceBroker:
         communicating. The others notice when the process is gone.
         """
         self.stopping = True
-        self._doors.close()
+        self._listeners.close()
         for thread in self._threads:
             thread.cancel()
         self.serving = False
@@ -214,7 +214,7 @@ class ReferenceBroker:
         elif not self._failed:
             self.services.promoted(self.engine.server_queues.deployment)
 
-    def _open_doors(self) -> None:
+    def _admit_all(self) -> None:
         """Admit other servers and clients, because the services run."""
         self.networks.open()
         self.connections.take_over()

@@ -9,7 +9,7 @@ from nodes.reference.server import frames
 from nodes.reference.server.login import login_limits
 
 
-class Doors:
+class Listeners:
     """The listeners for clients; only these accept clients."""
 
     def __init__(self, runtime: Runtime, config: Config, limits: Limits) -> None:

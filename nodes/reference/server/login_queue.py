@@ -38,7 +38,7 @@ class _Newcomer:
         self.greeting = b""
 
 
-class Lobby:
+class LoginQueue:
     """Listens, and hands a connection over when a complete greeting, or an invalid one, has arrived.
 
     The number of waiting connections is limited: the one that has waited longest gives way to a new one, and none waits
@@ -51,7 +51,7 @@ class Lobby:
         on."""
         self._server, self._entrance, self._hand_over, self._log = server, entrance, hand_over, log
         self._loop = asyncio.get_running_loop()
-        self._doors = {copy.fileno(): copy for copy in (
+        self._listening = {copy.fileno(): copy for copy in (
             socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets)}
         self.port = int(server.sockets[0].getsockname()[1])
         self._waiting: dict[int, _Newcomer] = {}
@@ -60,10 +60,10 @@ class Lobby:
         self._epoll = select.epoll()
         self._closed = False
         try:
-            for door in self._doors.values():
-                door.setblocking(False)
-                door.listen(_BACKLOG)
-            self._open_doors()
+            for listener in self._listening.values():
+                listener.setblocking(False)
+                listener.listen(_BACKLOG)
+            self._resume_listening()
         except OSError:
             self.close()
             raise
@@ -78,7 +78,7 @@ class Lobby:
         self._epoll.close()
         for timer in self._timers.values():
             timer.cancel()
-        for connection in (*self._doors.values(), *(each.socket for each in self._waiting.values())):
+        for connection in (*self._listening.values(), *(each.socket for each in self._waiting.values())):
             connection.close()
         self._waiting.clear()
         self._server.close()
@@ -87,16 +87,16 @@ class Lobby:
 
     def _look(self) -> None:
         for descriptor, _ in self._epoll.poll(0, _EVENTS_A_TURN):
-            door = self._doors.get(descriptor)
-            if door is not None:
-                self._let_in(door)
+            listener = self._listening.get(descriptor)
+            if listener is not None:
+                self._let_in(listener)
             elif descriptor in self._waiting:  # otherwise it has just given way
                 self._read(self._waiting[descriptor])
 
-    def _let_in(self, door: socket.socket) -> None:
+    def _let_in(self, listener: socket.socket) -> None:
         for _ in range(_EVENTS_A_TURN):
             try:
-                connection, _ = door.accept()
+                connection, _ = listener.accept()
             except (BlockingIOError, ConnectionError, InterruptedError):
                 return
             except OSError as error:
@@ -164,8 +164,8 @@ class Lobby:
 
     # Listeners.
 
-    def _open_doors(self) -> None:
-        for descriptor in self._doors:
+    def _resume_listening(self) -> None:
+        for descriptor in self._listening:
             self._epoll.register(descriptor, select.EPOLLIN)
 
     def _pause(self, reason: str) -> None:
@@ -174,9 +174,9 @@ class Lobby:
         if self._waiting:
             self._turn_away(next(iter(self._waiting.values())), reason)
         if "open" not in self._timers:
-            for descriptor in self._doors:
+            for descriptor in self._listening:
                 self._epoll.unregister(descriptor)
-            self._timer("open", _PAUSE_SECONDS, self._open_doors)
+            self._timer("open", _PAUSE_SECONDS, self._resume_listening)
 
     def _timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
         def act() -> None:

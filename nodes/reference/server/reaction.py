@@ -33,6 +33,7 @@ OUTPUT = "x-output"
 
 _PREFETCH = 8
 _RETRY_SECONDS = 0.1
+"""Time before a lost connection is opened again."""
 
 
 def check_arguments(arguments: Sequence[str]) -> str | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from nodes.reference.api import ConfigError, Entrance, Handler, Listener
-from nodes.reference.server.login_queue import Lobby, Streams
+from nodes.reference.server.login_queue import LoginQueue, Streams
 
 DATABASE_SETTINGS = (
     # One process owns the file, which also prevents a second broker from using the same data folder.
@@ -231,7 +231,7 @@ class RealRuntime(LoopRuntime):
             server = await loop.create_server(asyncio.Protocol, sock=_movable_socket(host, port), start_serving=False)
         else:
             server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
-        return Lobby(server, entrance, Streams(self._handling(handler), _STREAM_LIMIT, self.spawn), self.log)
+        return LoginQueue(server, entrance, Streams(self._handling(handler), _STREAM_LIMIT, self.spawn), self.log)
 
     def write_log(self, line: str) -> None:
         """Print the line and flush."""

@@ -24,8 +24,11 @@ from nodes.reference.server.session_timers import SessionTimers
 from nodes.stomp import Frame, FrameLimits, ProtocolError
 
 _MISSED_BEATS = 3
+"""Intervals without a heart-beat after which a client is ended: networks delay, and lose, single ones."""
 _IDLE_PARTS = 4
+"""Intervals into which the idle time is divided: the parts are counted, because this process may be stopped."""
 _READ_BYTES = 1 << 16
+"""Most bytes of a client's input that are taken at a time."""
 _TURN_READ_BYTES = 1 << 15
 """Bytes read from a real connection in one turn of the event loop, in which hundreds may have input."""
 _FRAMES_A_TURN = 64

@@ -26,6 +26,7 @@ from nodes.reference.storage.protocol import (
 from nodes.timeouts import within
 
 _READ_BYTES = 1 << 16
+"""Most bytes that are read at a time."""
 
 
 class StorageClient:

@@ -23,6 +23,7 @@ _LONG, _SHORT = struct.Struct(">i"), struct.Struct(">h")
 _INT8, _BYTEA, _TEXT = 20, 17, 25
 _INT8_ARRAY, _BYTEA_ARRAY = 1016, 1001
 _MAX_REPLY_BYTES = 64 << 20
+"""Largest reply that is read: more is not an answer to one of our statements."""
 _MAX_ROUNDS = 100_000
 """Maximum rounds of a password's hash; a server that requires more is not one of ours."""
 

@@ -35,6 +35,7 @@ USER = "storage"
 DEADLINE = 5.0
 """Seconds that a transaction may take before its outcome counts as unknown."""
 _RETRY_SECONDS = 0.1
+"""Time before PostgreSQL is tried again."""
 _STATEMENT_ROWS = 1000
 """Rows that one statement writes."""
 

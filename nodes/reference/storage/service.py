@@ -31,8 +31,11 @@ from nodes.timeouts import within
 MAX_UNSENT_BYTES = 16 << 20
 """Bytes of answers that may wait for a client to read them; a client with more is cut off."""
 _READ_BYTES = 1 << 16
+"""Most bytes that are read at a time."""
 _HANDSHAKE_SECONDS = 2.0
+"""Time in which a client must prove that it knows the secret."""
 _LOG_SECONDS = 2.0
+"""Least time between two log lines about disk writes."""
 _MAX_READS = 16
 """Pages that are read in one transaction."""
 _MAX_WAITING = 10_000
