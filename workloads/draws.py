@@ -16,7 +16,7 @@ _CLIENTS: tuple[Draw, ...] = (
     Draw("poll", (0.05, 1.0), 0.3),
 )
 """Draws for all clients that connect to brokers; a workload that lacks one of these options ignores it."""
-_SURFACE = Draw("surface", (True,), 0.85)
+_FEATURE_COVERAGE = Draw("surface", (True,), 0.85)
 _FULL = Draw("max_window", (10, 20_000), 0.2)
 """Size in bytes of a connection's messages that are not acknowledged soon."""
 
@@ -26,13 +26,13 @@ QUEUE: tuple[Draw, ...] = (
     Draw("producers", (1, 6, 10), 0.4),
     Draw("consumers", (1, 2, 6), 0.4),
     Draw("reliable", (False,), 0.1),
-    _SURFACE,
+    _FEATURE_COVERAGE,
     _FULL,
 )
-CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _SURFACE, _FULL, Draw("producers", (1, 8), 0.4))
+CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _FEATURE_COVERAGE, _FULL, Draw("producers", (1, 8), 0.4))
 TOPIC: tuple[Draw, ...] = (
     *_CLIENTS,
-    _SURFACE,
+    _FEATURE_COVERAGE,
     _FULL,
     Draw("topics", (1, 2), 0.4),
     Draw("durables", (1, 4), 0.4),
@@ -43,7 +43,7 @@ TOPIC: tuple[Draw, ...] = (
 )
 TRANSACTION: tuple[Draw, ...] = (
     *_CLIENTS,
-    _SURFACE,
+    _FEATURE_COVERAGE,
     _FULL,
     Draw("transactions", ("xa",), 0.5),
     Draw("parts", (1, 2, 6), 0.4),
@@ -66,7 +66,7 @@ STORE_AND_FORWARD: tuple[Draw, ...] = (
 )
 EVENTS: tuple[Draw, ...] = (
     *_CLIENTS,
-    _SURFACE,
+    _FEATURE_COVERAGE,
     Draw("producers", (1, 6), 0.3),
     Draw("subscribers", (1, 6), 0.3),
     Draw("topics", (1, 3), 0.3),
@@ -99,7 +99,7 @@ LOCK: tuple[Draw, ...] = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
 LEASE: tuple[Draw, ...] = (*LOCK, Draw("holders", ("stalling",), 0.4))
 REGISTER: tuple[Draw, ...] = (
     *_CLIENTS,
-    _SURFACE,
+    _FEATURE_COVERAGE,
     Draw("keys", (1, 6), 0.4),
     Draw("threads", (3, 10), 0.3),
     Draw("read_share", (20, 70), 0.3),

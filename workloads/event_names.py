@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stormproof.test import Test
-from workloads.feature_coverage import SURFACE
+from workloads.feature_coverage import FEATURE_COVERAGE
 
 FIRST_PORT = 7400
 ORDERED, UNORDERED = "ordered", "unordered"
@@ -25,18 +25,18 @@ def links(options: Mapping[str, Any]) -> list[tuple[int, int]]:
 
 
 COSTS = (0, 3, 5)
-"""The costs of events, where the surface is used: a key of the history then stands for a topic and a cost."""
+"""The costs of events, where all features are used: a key of the history then stands for a topic and a cost."""
 _LINK_COSTS = (0, 2, 3, 4, 9)
 
 
 def classes(options: Mapping[str, Any]) -> int:
     """Return the number of costs that events have: producers cycle through topics and costs."""
-    return len(COSTS) if options.get(SURFACE.name) else 1
+    return len(COSTS) if options.get(FEATURE_COVERAGE.name) else 1
 
 
 def link_cost(test: Test, source: int) -> int:
     """Return the cost of the link from a topic."""
-    return test.rng(f"surface/link/{source}").choice(_LINK_COSTS) if test.options.get(SURFACE.name) else 0
+    return test.rng(f"surface/link/{source}").choice(_LINK_COSTS) if test.options.get(FEATURE_COVERAGE.name) else 0
 
 
 def follows(cost: int, limit: int) -> bool:

@@ -31,9 +31,9 @@ from stormproof.vocabulary import EVENTS
 from workloads.clients import CLIENTS
 from workloads.draws import EVENTS as DRAWS
 from workloads.event_names import COSTS, KINDS, ORDERED, UNORDERED, classes, follows, link_cost, links, topic_name
-from workloads.feature_coverage import SURFACE
-from workloads.feature_workload import SurfacedWorkload
-from workloads.generic_events import NeutralListener, NeutralPublisher
+from workloads.feature_coverage import FEATURE_COVERAGE
+from workloads.feature_workload import FeatureWorkload
+from workloads.generic_events import GenericListener, GenericPublisher
 from workloads.options import CLIENT_HEARTBEAT
 from workloads.subscribers import Publishes, Subscriber
 
@@ -46,7 +46,7 @@ SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event is delivered to several subscribers."""
 
 
-class EventsWorkload(SurfacedWorkload):
+class EventsWorkload(FeatureWorkload):
     """Publishers get a receipt when a replica has queued their event; subscribers acknowledge the events that are
     pushed to them."""
 
@@ -74,9 +74,9 @@ class EventsWorkload(SurfacedWorkload):
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed publishes, and events received, below which the verdict is unknown"),
-        SURFACE,
+        FEATURE_COVERAGE,
     )
-    looked_at = ("content",)
+    observation_checks = ("content",)
     guarantees = ("topic-phantom", "event-lost", "event-order", "elections")
 
     @classmethod
@@ -111,17 +111,18 @@ class EventsWorkload(SurfacedWorkload):
         options, connection = cluster.test.options, cluster.queue_connection()
         if connection is not None and not isinstance(connection, EventConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack publish or subscribe; see docs/systems.md")
-        if connection is not None and options[SURFACE.name]:
-            raise UsageError(f"--set {SURFACE.name}: clients of {cluster.test.system} know of no more than events")
+        if connection is not None and options[FEATURE_COVERAGE.name]:
+            raise UsageError(f"--set {FEATURE_COVERAGE.name}: clients of {cluster.test.system} know of no more than "
+                             "events")
         if thread >= options["producers"]:
             key = thread - options["producers"]
             if connection is not None:
-                return NeutralListener(cluster, connection, host, thread, key)
-            return CLIENTS.load("listener")(cluster, host, thread, key, self.surface_of(cluster.test))
+                return GenericListener(cluster, connection, host, thread, key)
+            return CLIENTS.load("listener")(cluster, host, thread, key, self.coverage_of(cluster.test))
         kind = KINDS[thread % len(KINDS)] if options["publisher"] == MIXED else options["publisher"]
         if connection is not None:
-            return NeutralPublisher(cluster, connection, host, thread, kind)
-        return CLIENTS.load("publisher")(cluster, host, thread, kind, self.surface_of(cluster.test))
+            return GenericPublisher(cluster, connection, host, thread, kind)
+        return CLIENTS.load("publisher")(cluster, host, thread, kind, self.coverage_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Publish at its share of the test's rate; take events as they arrive."""

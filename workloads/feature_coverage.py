@@ -16,13 +16,13 @@ from nodes.stomp import Frame
 from stormproof.contracts.option import Option
 from stormproof.test import Test
 
-SURFACE = Option(
+FEATURE_COVERAGE = Option(
     "surface", False,
     "clients use all features of the broker, another part of them in each run: bodies and headers of all kinds, "
     "modes of acknowledgement, windows, NACK, UNSUBSCRIBE, ends of transactions (docs/reference/feature-coverage.md)")
 """An option of the workloads whose clients support it."""
 
-LOOKED_AT = ("content", "subscription", "redelivery", "refusal")
+OBSERVATION_CHECKS = ("content", "subscription", "redelivery", "refusal")
 """The checks that judge the consumers' observations in this case."""
 
 BODIES, LARGE, HEADERS = "bodies", "large", "headers"
@@ -48,7 +48,7 @@ transfer."""
 
 @dataclass(frozen=True)
 class Content:
-    """Headers and body of a message, and the items of the surface that they use."""
+    """Headers and body of a message, and the counted items that they use."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -60,7 +60,7 @@ def encode_plain(value: tuple[int, int]) -> bytes:
     return b"%d/%d" % value
 
 
-class Surface:
+class FeatureCoverage:
     """The features of one run: ``features`` is drawn from its seed; ``used`` counts the uses of each item."""
 
     def __init__(self, test: Test) -> None:
@@ -75,7 +75,7 @@ class Surface:
         for item in items:
             self.used[item] = self.used.get(item, 0) + 1
 
-    def manner(self, thread: int) -> ConsumerStyle:
+    def style(self, thread: int) -> ConsumerStyle:
         """Return the manner of the next process of a thread."""
         number = self._made[thread] = self._made.get(thread, -1) + 1
         return ConsumerStyle(self.features, self._test.rng(f"surface/{thread}/{number}"))

@@ -7,27 +7,27 @@ from typing import Any
 
 from stormproof.contracts.workload import Workload
 from stormproof.test import Test
-from workloads.feature_coverage import LOOKED_AT, SURFACE, Surface
+from workloads.feature_coverage import FEATURE_COVERAGE, OBSERVATION_CHECKS, FeatureCoverage
 
 
-class SurfacedWorkload(Workload):
-    """A workload with the option ``surface``; ``looked_at`` are the checks that then judge the consumers'
+class FeatureWorkload(Workload):
+    """A workload with the option ``surface``; ``observation_checks`` are the checks that then judge the consumers'
     observations."""
 
-    looked_at: tuple[str, ...] = LOOKED_AT
-    _surface: Surface | None = None
+    observation_checks: tuple[str, ...] = OBSERVATION_CHECKS
+    _coverage: FeatureCoverage | None = None
 
     @classmethod
     def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the deciding checks; with the surface, also those of the consumers' observations."""
-        return (*cls.guarantees, *(cls.looked_at if options.get(SURFACE.name) else ()))
+        """Return the deciding checks; with the option, also those of the consumers' observations."""
+        return (*cls.guarantees, *(cls.observation_checks if options.get(FEATURE_COVERAGE.name) else ()))
 
-    def surface_of(self, test: Test) -> Surface | None:
-        """Return the surface of the run; None if the run uses the basic features only."""
-        if self._surface is None and test.options[SURFACE.name]:
-            self._surface = Surface(test)
-        return self._surface
+    def coverage_of(self, test: Test) -> FeatureCoverage | None:
+        """Return the feature coverage of the run; None if the run uses the basic features only."""
+        if self._coverage is None and test.options[FEATURE_COVERAGE.name]:
+            self._coverage = FeatureCoverage(test)
+        return self._coverage
 
     def used(self) -> Mapping[str, int]:
-        """Return the number of uses of each item of the surface."""
-        return self._surface.used if self._surface is not None else {}
+        """Return the number of uses of each counted item."""
+        return self._coverage.used if self._coverage is not None else {}

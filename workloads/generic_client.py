@@ -36,7 +36,7 @@ _REPEATED = ("dequeue", "drain", "poll", "scan")
 """Functions that are requested again at once."""
 
 
-class NeutralQueueClient:
+class GenericQueueClient:
     """One producer or consumer on one connection at a time; a connection is replaced after any failure."""
 
     def __init__(self, cluster: Cluster, connection: QueueConnection, host: str, thread: int) -> None:

@@ -23,7 +23,7 @@ from workloads.messages import decode_body, encode_body
 T = TypeVar("T")
 
 
-class NeutralEventClient:
+class GenericEventClient:
     """The base of publishers and subscribers: a connection to the first node that accepts them."""
 
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int) -> None:
@@ -79,7 +79,7 @@ class NeutralEventClient:
             return await call
 
 
-class NeutralPublisher(NeutralEventClient):
+class GenericPublisher(GenericEventClient):
     """A publisher of one of the workload's kinds.
 
     ``replicated`` silently continues at another node where the event was certainly not accepted; the other kinds report
@@ -120,7 +120,7 @@ class NeutralPublisher(NeutralEventClient):
                 return op.info(f"connection broken: {reason_of(error)}")
 
 
-class NeutralListener(NeutralEventClient):
+class GenericListener(GenericEventClient):
     """A subscriber: it requests its subscription from a node, and takes events that any node delivers."""
 
     def __init__(self, cluster: Cluster, connection: EventConnection, host: str, first: int, key: int) -> None:

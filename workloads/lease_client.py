@@ -19,9 +19,9 @@ from stormproof.contracts.client import Beating, LockConnection, NotDone, Regist
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import UsageError
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, Updates
-from workloads.register_client import NeutralRegisterClient, Seen, decode_value, encode_value, register_name
+from workloads.register_client import GenericRegisterClient, RegisterContent, decode_value, encode_value, register_name
 
 KEY = 0
 """The register that serves as the lock."""
@@ -32,7 +32,7 @@ SESSION_MARGIN = 1.0
 """Seconds that a worker waits for the lock beyond the end of another holder's session."""
 
 
-class Lease(ABC):
+class RegisterLease(ABC):
     """One worker's part in a lease; subclasses read the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
@@ -40,15 +40,15 @@ class Lease(ABC):
         self._fencing = bool(options["refuse_old_tokens"])
         self._updates = updates
         self._watched, self._since = -1, 0.0
-        self._mine: Seen | None = None
+        self._mine: RegisterContent | None = None
         self._until = 0.0
 
     @abstractmethod
-    async def look(self) -> Seen:
+    async def look(self) -> RegisterContent:
         """Return the register's content; raises NotSent or NotDone when no node reports it."""
 
     @abstractmethod
-    async def swap(self, seen: Seen, value: int) -> Seen | None:
+    async def swap(self, seen: RegisterContent, value: int) -> RegisterContent | None:
         """Replace the observed content; return the new content, or None when the register no longer held the observed
         one.
 
@@ -101,35 +101,35 @@ class Lease(ABC):
         return STOOD_STILL
 
 
-class NeutralLeaseClient(Lease, NeutralRegisterClient):
+class GenericLeaseClient(RegisterLease, GenericRegisterClient):
     """A worker on a system of any kind that has registers."""
 
     def __init__(
         self, cluster: Cluster, connection: RegisterConnection, host: str, thread: int, updates: Updates
     ) -> None:
-        NeutralRegisterClient.__init__(self, cluster, connection, host, thread)
-        Lease.__init__(self, cluster.test.options, updates)
+        GenericRegisterClient.__init__(self, cluster, connection, host, thread)
+        RegisterLease.__init__(self, cluster.test.options, updates)
 
     async def _carry_out(self, op: Op) -> Op:
         return await self.carry_out_lease(op)
 
-    async def look(self) -> Seen:
+    async def look(self) -> RegisterContent:
         """Return the content of the register."""
         try:
             found = await self._bounded(self.registers().read(self._cluster.own_name(register_name(KEY))))
         except Exception as error:
             raise NotDone(f"could not look: {type(error).__name__}: {error}") from None
-        return Seen(decode_value(found or b""), "" if found is None else "written")
+        return RegisterContent(decode_value(found or b""), "" if found is None else "written")
 
-    async def swap(self, seen: Seen, value: int) -> Seen | None:
+    async def swap(self, seen: RegisterContent, value: int) -> RegisterContent | None:
         """Swap by the observed value, which never recurs."""
         expected = encode_value(seen.value) if seen.version else None
         name = self._cluster.own_name(register_name(KEY))
         done = await self._bounded(self.registers().cas(name, expected, encode_value(value)))
-        return Seen(value, "written") if done else None
+        return RegisterContent(value, "written") if done else None
 
 
-class LockServiceClient(NeutralQueueClient):
+class LockServiceClient(GenericQueueClient):
     """A worker on a system of any kind that has built-in locks, which expire by themselves."""
 
     def __init__(

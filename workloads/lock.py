@@ -41,8 +41,8 @@ from stormproof.test import Test
 from stormproof.vocabulary import LOCKS
 from workloads.clients import CLIENTS
 from workloads.draws import LEASE, LOCK
-from workloads.lease_client import LockServiceClient, NeutralLeaseClient, demand_stalls
-from workloads.lock_client import NeutralLockClient, Updates
+from workloads.lease_client import GenericLeaseClient, LockServiceClient, demand_stalls
+from workloads.lock_client import GenericLockClient, Updates
 from workloads.lock_resource import Guarded
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
@@ -151,7 +151,7 @@ class LockWorkload(Workload):
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         updates = self.updates(cluster.test)
         if (connection := cluster.queue_connection()) is not None:
-            return NeutralLockClient(cluster, connection, host, thread, updates)
+            return GenericLockClient(cluster, connection, host, thread, updates)
         if cluster.test.options["refuse_older"]:
             raise UsageError(f"--set refuse_older=true: {cluster.test.system}'s queues do not number their deliveries")
         return CLIENTS.load("lock")(cluster, host, thread, updates)
@@ -226,7 +226,7 @@ class LeaseWorkload(LockWorkload):
             return CLIENTS.load("lease")(cluster, host, thread, updates)
         if not isinstance(connection, RegisterConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
-        return NeutralLeaseClient(cluster, connection, host, thread, updates)
+        return GenericLeaseClient(cluster, connection, host, thread, updates)
 
     def first(self, test: Test) -> Source:
         """Return no operations: a register that was never written is a free lock."""

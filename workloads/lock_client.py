@@ -14,7 +14,7 @@ from typing import Protocol
 from stormproof.contracts.client import Beating, Delivery, QueueConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 from workloads.lock_resource import Fenced, Guarded
 
 TOKEN = b"token"
@@ -34,7 +34,7 @@ SLEPT = "slept only: its connection does not say whether it sends heart-beats"
 """The holder did nothing, but its client library may have renewed the lock: this does not count as a stall."""
 
 
-class Holder(Protocol):
+class LockHolder(Protocol):
     """The interface of a lock's holder that an update needs."""
 
     def holds(self) -> bool:
@@ -67,7 +67,7 @@ class Updates:
         self._guarded, self._work, self._stalls, self._rng = guarded, work, stalls, rng
         self._stood = False
 
-    async def carry_out(self, op: Op, holder: Holder) -> Op:
+    async def carry_out(self, op: Op, holder: LockHolder) -> Op:
         """Carry out ``update``: read, wait, make sure that the lock is still ours, write.
 
         The completion's value is the number of writes including this one, and the count that it wrote. Its error
@@ -90,7 +90,7 @@ class Updates:
             return op.fail(f"{error}; {stood}" if stood else str(error))
 
 
-class NeutralLockClient(NeutralQueueClient):
+class GenericLockClient(GenericQueueClient):
     """A worker on a system of any kind, connected only while it requests or holds the lock. To an idle permanent
     connection the token could be pushed unnoticed, and all other workers would miss it.
 

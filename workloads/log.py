@@ -34,7 +34,7 @@ from stormproof.generator.core import SECOND
 from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
-from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
+from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
 from workloads.options import CONNECT, CONNECTING
 
 SEEK_BACK = 20
@@ -154,7 +154,7 @@ class LogWorkload(Workload):
         connection = cluster.queue_connection()
         if not isinstance(connection, LogConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack append or read; see docs/systems.md")
-        return NeutralLogClient(cluster, connection, host, thread)
+        return GenericLogClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
         """Let producers and readers share the test's rate, for its time."""

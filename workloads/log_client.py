@@ -11,7 +11,7 @@ from collections import deque
 from stormproof.contracts.client import CopyConnection, LogConnection, LogEntry
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient, close_quietly, reason_of
+from workloads.generic_client import GenericQueueClient, close_quietly, reason_of
 from workloads.register_client import decode_value, encode_value
 
 EMPTY = "empty"
@@ -20,7 +20,7 @@ NO_COPIES = "the system shows no copies"
 """The error of a read of a node's local copy where the system does not expose it."""
 
 
-class NeutralLogClient(NeutralQueueClient):
+class GenericLogClient(GenericQueueClient):
     """Logs of a system whose connections are ``LogConnection``.
 
     Reads continue from the last position, even on a new connection. A failed read has certainly not moved the position:

@@ -35,9 +35,9 @@ from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
-from workloads.feature_coverage import SURFACE
-from workloads.feature_workload import SurfacedWorkload
-from workloads.generic_client import NeutralQueueClient
+from workloads.feature_coverage import FEATURE_COVERAGE
+from workloads.feature_workload import FeatureWorkload
+from workloads.generic_client import GenericQueueClient
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 
@@ -72,7 +72,7 @@ class Drain(Generator):
         return lift(None) if event.type == FAIL and event.error == "empty" else self
 
 
-class QueueWorkload(SurfacedWorkload):
+class QueueWorkload(FeatureWorkload):
     """Producers send with receipts; consumers take with client-individual acknowledgement, one at a time."""
 
     name = "queue"
@@ -94,7 +94,7 @@ class QueueWorkload(SurfacedWorkload):
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
         Option("majority_ok", 0, "confirmed sends on majority sides of partitions below which it is unknown"),
-        SURFACE,
+        FEATURE_COVERAGE,
     )
     guarantees: tuple[str, ...] = ("lost", "phantom", "duplicated", "depth")
 
@@ -136,15 +136,15 @@ class QueueWorkload(SurfacedWorkload):
 
     @classmethod
     def prefetch(cls, options: Mapping[str, Any]) -> int | None:
-        """Return the window of a subscription; None where clients use the surface and draw their window and
+        """Return the window of a subscription; None where clients use all features and draw their window and
         acknowledgement mode."""
-        return None if options.get(SURFACE.name) else 1
+        return None if options.get(FEATURE_COVERAGE.name) else 1
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         if (connection := cluster.queue_connection()) is not None:
-            return NeutralQueueClient(cluster, connection, host, thread)
-        return CLIENTS.load("queue")(cluster, host, thread, self.surface_of(cluster.test))
+            return GenericQueueClient(cluster, connection, host, thread)
+        return CLIENTS.load("queue")(cluster, host, thread, self.coverage_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Send and take at the test's rate, for its time."""

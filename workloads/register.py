@@ -36,10 +36,10 @@ from stormproof.test import Test
 from stormproof.vocabulary import REGISTERS
 from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
-from workloads.feature_coverage import SURFACE
-from workloads.feature_workload import SurfacedWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE
+from workloads.feature_workload import FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
-from workloads.register_client import NeutralRegisterClient
+from workloads.register_client import GenericRegisterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Accesses(Generator):
         return ctx.fill(Op(INVOKE, f, value, key)), replace(self, seed=seed, written=self.written + 1)
 
 
-class RegisterWorkload(SurfacedWorkload):
+class RegisterWorkload(FeatureWorkload):
     """Clients that all carry out every kind of operation; the check decides whether each register is linearizable."""
 
     name = "register"
@@ -89,10 +89,10 @@ class RegisterWorkload(SurfacedWorkload):
         Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
         Option("drain_limit", 30.0, "seconds that the last reads may take in all"),
         Option("min_ok", 20, "confirmed reads, and writes, below which the verdict is unknown"),
-        SURFACE,
+        FEATURE_COVERAGE,
     )
     guarantees = ("register",)
-    looked_at = ()
+    observation_checks = ()
 
     @classmethod
     def concurrency(cls, options: Mapping[str, Any]) -> int:
@@ -125,10 +125,10 @@ class RegisterWorkload(SurfacedWorkload):
         """
         connection = cluster.queue_connection()
         if connection is None:
-            return CLIENTS.load("register")(cluster, host, thread, self.surface_of(cluster.test))
+            return CLIENTS.load("register")(cluster, host, thread, self.coverage_of(cluster.test))
         if not isinstance(connection, RegisterConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack read, write or cas; see docs/systems.md")
-        return NeutralRegisterClient(cluster, connection, host, thread)
+        return GenericRegisterClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
         """Let all clients carry out all kinds of operations at the test's rate, for its time."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stormproof.contracts.client import NotDone, RegisterConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 
 NOTHING = 0
 """The value of a register that was never written; written values are above it."""
@@ -21,14 +21,14 @@ UNTOLD = "nobody says whether it was set"
 
 
 @dataclass(frozen=True)
-class Seen:
+class RegisterContent:
     """The value of a register, and its version by the broker's count (empty where the broker does not count)."""
 
     value: int
     version: str = ""
 
 
-class NeutralRegisterClient(NeutralQueueClient):
+class GenericRegisterClient(GenericQueueClient):
     """Registers of a system whose connections are ``RegisterConnection``."""
 
     def __init__(self, cluster: Cluster, connection: RegisterConnection, host: str, thread: int) -> None:

@@ -36,7 +36,7 @@ from stormproof.test import Test
 from stormproof.vocabulary import WATCHES
 from workloads.log_client import EMPTY
 from workloads.options import CONNECT, CONNECTING
-from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
+from workloads.watch_client import BROKEN_OFF, GenericWatchClient, key_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class WatchWorkload(Workload):
         if not isinstance(connection, WatchConnection):
             raise UsageError(f"{cluster.test.system}: its connections lack put, head, watch or event; see "
                              "docs/systems.md")
-        return NeutralWatchClient(cluster, connection, host, thread)
+        return GenericWatchClient(cluster, connection, host, thread)
 
     def main(self, test: Test) -> Generator:
         """Let the producers share the test's rate, for its time; watchers wait without a rate limit."""

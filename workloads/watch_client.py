@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stormproof.contracts.client import LogEntry, NotDone, Progress, WatchConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient, close_quietly, reason_of
+from workloads.generic_client import GenericQueueClient, close_quietly, reason_of
 from workloads.log_client import EMPTY
 from workloads.register_client import decode_value, encode_value
 
@@ -29,7 +29,7 @@ class Replay:
     told: int = 0
 
 
-class NeutralWatchClient(NeutralQueueClient):
+class GenericWatchClient(GenericQueueClient):
     """Keys of a system whose connections are ``WatchConnection``.
 
     A watch that ended is resumed after its last event, even on a new connection. A failed wait for an event has

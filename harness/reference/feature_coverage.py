@@ -13,7 +13,7 @@ from typing import Any
 
 from stormproof.contracts.check import UNKNOWN
 from workloads.catalog import WORKLOADS
-from workloads.feature_coverage import SURFACE
+from workloads.feature_coverage import FEATURE_COVERAGE
 
 BROKERS = ("standalone", "joram", "qpid", "fiorano")
 """Designs that leave messages to the reference engine."""
@@ -237,7 +237,7 @@ def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, extended so that clients use all features of brokers unless the settings already decide
     this."""
     declared = {option.name for option in WORKLOADS.load(workload).options}
-    return {**({SURFACE.name: "true"} if SURFACE.name in declared else {}), **settings}
+    return {**({FEATURE_COVERAGE.name: "true"} if FEATURE_COVERAGE.name in declared else {}), **settings}
 
 
 @dataclass
@@ -319,7 +319,7 @@ report at the end the items that their runs have *used and judged*, and the othe
 (`surface.md`) have the table. An item counts as judged in a run if the run used it, and each of its checks that judge
 the run came to a verdict. *None*: no workload uses it yet.
 
-A new item needs a line in `ITEMS`, a name under which clients count it (`Surface.use`), and a draw
+A new item needs a line in `ITEMS`, a name under which clients count it (`FeatureCoverage.use`), and a draw
 (`workloads/feature_coverage.py`, `workloads/reference/consumer.py`). It also needs a bug in `nodes/reference/bugs/`
 that only its check can catch.
 """

@@ -17,7 +17,7 @@ from checkers.run_check import judge
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.contracts.fault import CUTS_LINKS, DELAYS_MESSAGES, ENDS_PROCESS, STOPS_TIME
 from stormproof.history.ledger import FaultWindow, Standstill
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -138,9 +138,9 @@ def test_what_is_permitted_is_told() -> None:
 
 
 def test_the_client_says_when_bytes_came_in_words_that_the_check_reads() -> None:
-    client: Any = NeutralQueueClient.__new__(NeutralQueueClient)
+    client: Any = GenericQueueClient.__new__(GenericQueueClient)
     client._begun, client._connected = 30.0, 2.0
-    told = {came: NeutralQueueClient._arrival(client, type("D", (), {"came": came})()) for came in (30.06, 9.5, None)}
+    told = {came: GenericQueueClient._arrival(client, type("D", (), {"came": came})()) for came in (30.06, 9.5, None)}
     assert told == {30.06: "came +0.060000 s, connected -28.000000 s", 9.5: "came -20.500000 s, connected -28.000000 s",
                     None: "came ? s, connected -28.000000 s"}  # fmt: skip
     for came, words in told.items():

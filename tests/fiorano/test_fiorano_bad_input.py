@@ -36,7 +36,7 @@ from stormproof.contracts.system import GATEWAY
 from stormproof.contracts.topology import endpoint
 from stormproof.history.columns import read_columns
 from stormproof.run_folder import HISTORY
-from workloads.reference.offline_client import Disks
+from workloads.reference.offline_client import ClientDisks
 
 LAYER = {"Primary": True, "Lockfile": "lock", "BackupHAIPAddress": "127.0.0.1", "BackupHAPort": 2,
          "GatewayServerIPAddress": "127.0.0.1", "GatewayServerPort": 3}  # fmt: skip
@@ -293,10 +293,10 @@ def test_as_documented_a_database_may_be_left_that_nobody_can_load() -> None:
 @pytest.mark.requirement("F7", part=True)
 def test_a_damaged_repository_of_a_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client says so in one line for each send, and leaves it as it is; the other clients lose nothing."""
-    crash: Callable[..., None] = Disks.crash
+    crash: Callable[..., None] = ClientDisks.crash
     damaged: list[bytes] = []
 
-    def crash_and_damage(disks: Disks, thread: int, storage: Any, rng: random.Random) -> None:
+    def crash_and_damage(disks: ClientDisks, thread: int, storage: Any, rng: random.Random) -> None:
         crash(disks, thread, storage, rng)
         found = disks._memory[thread]
         if thread == 0 and len(found.read()) > 300:
@@ -305,7 +305,7 @@ def test_a_damaged_repository_of_a_client(tmp_path: Path, monkeypatch: pytest.Mo
             found.replace(bytes(data))
             damaged.append(bytes(data))
 
-    monkeypatch.setattr(Disks, "crash", crash_and_damage)
+    monkeypatch.setattr(ClientDisks, "crash", crash_and_damage)
     settings = {"min_ok": "20", "min_kept": "1", "fault_duration": "2", "kills": "10", "drain_limit": "20"}
     result = run_seed(Case("fiorano", "offline-send", "kill", 2, 15.0, 60.0, settings), 3, tmp_path, tmp_path, ALL)
     assert damaged and result.run_dir is not None

@@ -18,10 +18,10 @@ from stormproof.backoff import LONGEST, SHORTEST, Backoff
 from stormproof.contracts.client import NotDone
 from stormproof.operation import FAIL, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 from workloads.queue import Drain, QueueWorkload
 from workloads.watch import UntilTold
-from workloads.watch_client import NeutralWatchClient
+from workloads.watch_client import GenericWatchClient
 
 THREADS = 4
 SECONDS = 60
@@ -183,8 +183,8 @@ async def test_a_port_that_closes_at_once_is_dialled_a_few_times() -> None:
     cluster = cluster_of(server.sockets[0].getsockname()[1], Dialled)
     rows = Rows()
 
-    def make(thread: int, process: int, host: str) -> NeutralQueueClient:
-        return NeutralQueueClient(cluster, Dialled(), host, thread)  # type: ignore[arg-type]
+    def make(thread: int, process: int, host: str) -> GenericQueueClient:
+        return GenericQueueClient(cluster, Dialled(), host, thread)  # type: ignore[arg-type]
 
     interpreter = Interpreter(cluster.test, make, NoClient(), rows)
     async with server:
@@ -221,7 +221,7 @@ def test_a_drain_of_a_broker_that_keeps_messages_back_asks_once_in_a_poll() -> N
             return 7
 
     async def main() -> None:
-        client = NeutralQueueClient(cluster_of(1, Keeps, poll=0.25, drain_patience=10.0), Keeps(), "c1", 0)  # type: ignore[arg-type]
+        client = GenericQueueClient(cluster_of(1, Keeps, poll=0.25, drain_patience=10.0), Keeps(), "c1", 0)  # type: ignore[arg-type]
         done = await client.invoke(TAKE._replace(process=0))
         assert done.type == FAIL and "keeps 7 messages back" in (done.error or "") and client.unserved
 
@@ -257,7 +257,7 @@ def test_reads_of_a_node_that_refuses_pause() -> None:
     cluster = cluster_of(1, Refuses)
 
     async def main() -> None:
-        interpreter = Interpreter(cluster.test, lambda thread, _, host: NeutralWatchClient(
+        interpreter = Interpreter(cluster.test, lambda thread, _, host: GenericWatchClient(
             cluster, Refuses(), host, thread), NoClient(), Rows())  # fmt: skip
         await interpreter.run(gen.clients(gen.on_threads([0], gen.time_limit(SECONDS, UntilTold(0, 0)))))
         await interpreter.close()

@@ -13,7 +13,7 @@ from simulated import simulated, small_test
 from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from workloads.reference.durable.connection import DurableConnection
-from workloads.reference.durable.repository import Repository
+from workloads.reference.durable.repository import MessageRepository
 
 pytestmark = pytest.mark.requirement("F7")
 
@@ -41,7 +41,7 @@ def test_what_clients_accepted_arrives_in_order_though_brokers_and_clients_die(
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that a message is kept before it is on disk."""
-    monkeypatch.setattr(Repository, "sync", lambda self: None)
+    monkeypatch.setattr(MessageRepository, "sync", lambda self: None)
 
 
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
 from stormproof.operation import Op
-from workloads.reference.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, Item, selects
+from workloads.reference.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, ModelItem, selects
 from workloads.reference.dialogue_client import SETTLE, DialogueClient
 
 parse_head = stomp._parse_head
@@ -159,8 +159,8 @@ def test_a_prepared_branch_has_what_it_took_until_it_ends() -> None:
     model.send("/queue/a", {}, b"1")
     taken = model.subscribe("s", model.queue("a"), INDIVIDUAL, 1)
     model.begin("t", "x")
-    model.transactions["t"].items += [Item("ACK", subscription=taken, message=taken.due[0]),
-                                      Item("SEND", "/queue/b", {}, b"2")]  # fmt: skip
+    model.transactions["t"].items += [ModelItem("ACK", subscription=taken, message=taken.due[0]),
+                                      ModelItem("SEND", "/queue/b", {}, b"2")]  # fmt: skip
     model.prepare("t")
     model.close()
     assert not model.queue("a").ready and not model.queue("b").ready

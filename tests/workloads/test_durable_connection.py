@@ -11,8 +11,8 @@ import pytest
 
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.durable.connection import STEPS, DurableConnection, Patience
-from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, NeutralLink
-from workloads.reference.durable.repository import Repository, RepositoryFull
+from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, GenericLink
+from workloads.reference.durable.repository import MessageRepository, RepositoryFull
 from workloads.reference.durable.storage import MemoryStorage
 
 pytestmark = pytest.mark.requirement("F7")
@@ -86,7 +86,7 @@ class Client:
         self.kills = 0
 
     def start(self, **more: Any) -> DurableConnection:
-        repository = Repository(self.storage, **self.limits)
+        repository = MessageRepository(self.storage, **self.limits)
         self.durable = DurableConnection("me", repository, self.brokers.link, QUICK, **more)
         self.durable.start()
         return self.durable
@@ -121,7 +121,7 @@ async def test_while_a_broker_serves_it_confirms_and_nothing_is_kept(client: Cli
     await until_connected(durable)
     assert [await durable.send("q", body) for body in (b"1", b"2")] == [True, True]
     assert client.brokers.bodies == [b"1", b"2"]
-    assert not Repository(client.storage).messages
+    assert not MessageRepository(client.storage).messages
 
 
 async def test_what_is_sent_while_nobody_serves_is_kept_and_transferred_in_order(client: Client) -> None:
@@ -173,7 +173,7 @@ async def test_a_send_that_is_confirmed_late_is_accepted_in_time_and_sent_once(c
     await until_connected(durable)
     client.brokers.silent = True
     assert await durable.send("q", b"1") is False
-    assert len(Repository(client.storage).messages) == 1
+    assert len(MessageRepository(client.storage).messages) == 1
     client.brokers.links[-1]._end.set()
     await all_transferred(durable)
     assert client.brokers.bodies == [b"1"]
@@ -342,11 +342,11 @@ async def test_a_broker_without_headers_gets_the_mark_in_the_body() -> None:
     fate: dict[bytes, Exception | None] = {b"1": OSError("reset"), b"2": NotDone("busy")}
     storage = MemoryStorage()
 
-    def link() -> NeutralLink:
-        return NeutralLink([("dead", 1), ("alive", 1)], lambda: Primitives(fate, got), "", 1.0,  # type: ignore[arg-type, return-value]
+    def link() -> GenericLink:
+        return GenericLink([("dead", 1), ("alive", 1)], lambda: Primitives(fate, got), "", 1.0,  # type: ignore[arg-type, return-value]
                            lambda headers, body: body + headers.get(SENT_AGAIN, "").encode())
 
-    durable = DurableConnection("me", Repository(storage), link, QUICK)
+    durable = DurableConnection("me", MessageRepository(storage), link, QUICK)
     durable.start()
     await until_connected(durable)
     for body in (b"1", b"2", b"3"):

@@ -20,9 +20,9 @@ from stormproof.errors import UsageError
 from stormproof.generator.simulate import Outcome, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.lease_client import LockServiceClient, NeutralLeaseClient, patience
+from workloads.lease_client import GenericLeaseClient, LockServiceClient, patience
 from workloads.lock import LeaseWorkload, LockWorkload
-from workloads.lock_client import CLOSED_ITSELF, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, NeutralLockClient, Updates
+from workloads.lock_client import CLOSED_ITSELF, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, GenericLockClient, Updates
 from workloads.lock_resource import FENCED, Fenced, Guarded
 
 pytestmark = pytest.mark.requirement("H27", part=True)
@@ -166,7 +166,7 @@ def test_a_lock_of_a_system_of_another_kind(gives_back: bool) -> None:
     async def work() -> None:
         there, guarded = system(gives_back), Guarded()
         about = cluster(there, refuse_older=False)
-        one, other = (NeutralLockClient(about, One(there), "c", place, updates(guarded)) for place in (0, 1))
+        one, other = (GenericLockClient(about, One(there), "c", place, updates(guarded)) for place in (0, 1))
         assert await done(one, "install") == (OK, None, None)
         assert await done(one, "acquire") == (OK, None, None)
         assert await done(other, "acquire") == (FAIL, None, "empty")
@@ -195,8 +195,8 @@ def test_the_number_of_a_delivery_fences_off_who_had_the_message_before(fencing:
     async def work() -> None:
         there, guarded = system(numbers=True), Guarded()
         about = cluster(there, refuse_older=fencing, stall=0.1)
-        slow = NeutralLockClient(about, Slow(there), "c", 0, updates(guarded, stalls=True))
-        quick = NeutralLockClient(about, One(there), "c", 1, updates(guarded))
+        slow = GenericLockClient(about, Slow(there), "c", 0, updates(guarded, stalls=True))
+        quick = GenericLockClient(about, One(there), "c", 1, updates(guarded))
         await done(slow, "install")
         assert await done(slow, "acquire") == (OK, 1, None)
         update = asyncio.create_task(done(slow, "update"))
@@ -213,7 +213,7 @@ def test_a_lock_without_heartbeats_is_given_away_by_the_test_itself() -> None:
     async def work() -> None:
         there, guarded = system(), Guarded()
         about = cluster(there, refuse_older=False)
-        client = NeutralLockClient(about, One(there), "c", 0, updates(guarded, stalls=True))
+        client = GenericLockClient(about, One(there), "c", 0, updates(guarded, stalls=True))
         await done(client, "install")
         await done(client, "acquire")
         assert await done(client, "update") == (OK, (1, 1), CLOSED_ITSELF)
@@ -347,7 +347,7 @@ def test_a_stall_that_nobody_could_notice_is_refused(declared: dict[str, float],
 def test_without_numbers_nobody_is_fenced_off_unnoticed() -> None:
     async def work() -> None:
         there = system()
-        client = NeutralLockClient(cluster(there), One(there), "c", 0, updates(Guarded()))
+        client = GenericLockClient(cluster(there), One(there), "c", 0, updates(Guarded()))
         await done(client, "install")
         assert await done(client, "acquire") == (FAIL, None, NO_TOKENS)
         assert there["queue"], "it is there for others again"
@@ -360,7 +360,7 @@ def test_without_numbers_nobody_is_fenced_off_unnoticed() -> None:
 def test_a_lease_of_a_system_of_another_kind() -> None:
     async def work() -> None:
         there, guarded = system(), Guarded()
-        one, other = (NeutralLeaseClient(cluster(there), One(there), "c", place, updates(guarded)) for place in (0, 1))
+        one, other = (GenericLeaseClient(cluster(there), One(there), "c", place, updates(guarded)) for place in (0, 1))
         assert await done(one, "acquire") == (OK, 1, None)
         assert await done(other, "acquire") == (FAIL, None, "empty")
         assert await done(one, "update") == (OK, (1, 1), None)
@@ -379,8 +379,8 @@ def test_a_holder_that_stands_still_is_fenced_off_or_overwrites_what_came_meanwh
     async def work() -> None:
         there, guarded = system(), Guarded()
         about = cluster(there, refuse_old_tokens=fencing, stall=0.2)
-        slow = NeutralLeaseClient(about, One(there), "c", 0, updates(guarded, stalls=True))
-        quick = NeutralLeaseClient(about, One(there), "c", 1, updates(guarded))
+        slow = GenericLeaseClient(about, One(there), "c", 0, updates(guarded, stalls=True))
+        quick = GenericLeaseClient(about, One(there), "c", 1, updates(guarded))
         await done(slow, "acquire")
         update = asyncio.create_task(done(slow, "update"))
         await asyncio.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 from stormproof.contracts.client import LogEntry, NotDone
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from workloads.log import UntilEmpty
-from workloads.log_client import EMPTY, NO_COPIES, NeutralLogClient
+from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -47,13 +47,13 @@ class Log:
         return [LogEntry(at, body) for at, body in enumerate(self.bodies, 1) if at > after][:limit]
 
 
-def client_of(log: Log | Only) -> NeutralLogClient:
+def client_of(log: Log | Only) -> GenericLogClient:
     options = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0, "batch": 1}
     cluster: Any = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
         client_addresses=lambda: [("h", 1)], node_names=["n1"], own_name=str, queue_connection=lambda: log,
     )  # fmt: skip
-    return NeutralLogClient(cluster, log, "c", 0)
+    return GenericLogClient(cluster, log, "c", 0)
 
 
 def test_a_reader_goes_on_where_it_was_also_after_trouble() -> None:

@@ -14,7 +14,7 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.event_names import NON_REPLICATED, REPLICATED, SINGLE
 from workloads.events import EventsWorkload
-from workloads.generic_events import NeutralListener, NeutralPublisher
+from workloads.generic_events import GenericListener, GenericPublisher
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -78,7 +78,7 @@ def cluster_of(connection: Any, **options: Any) -> Any:
 
 
 async def published(nodes: Nodes, kind: str, times: int = 1) -> list[tuple[Any, ...]]:
-    publisher = NeutralPublisher(cluster_of(nodes), nodes, "c1", 0, kind)
+    publisher = GenericPublisher(cluster_of(nodes), nodes, "c1", 0, kind)
     ends = [await publisher.invoke(PUBLISH) for _ in range(times)]
     return [(op.type, op.node) for op in ends]
 
@@ -105,7 +105,7 @@ async def test_nothing_is_published_twice_that_may_have_been_taken() -> None:
 
 async def test_a_subscriber_asks_the_next_node_and_goes_on_listening() -> None:
     nodes = Nodes(n2="breaks")
-    listener = NeutralListener(cluster_of(nodes, retry_count=0, work=0.5), nodes, "c2", 1, 4)
+    listener = GenericListener(cluster_of(nodes, retry_count=0, work=0.5), nodes, "c2", 1, 4)
     await listener.open()
     attach = Op(INVOKE, "attach", 1, 4, 5)
     first = await listener.invoke(attach)
@@ -125,5 +125,5 @@ def test_a_connection_of_queues_is_refused() -> None:
     with pytest.raises(UsageError, match="its connections lack publish or subscribe"):
         workload.client(cluster_of(SimpleNamespace(send=None)), 0, "c1")
     assert isinstance(Nodes(), EventConnection)
-    assert isinstance(workload.client(cluster_of(Nodes()), 0, "c1"), NeutralPublisher)
-    assert isinstance(workload.client(cluster_of(Nodes()), 3, "c1"), NeutralListener)
+    assert isinstance(workload.client(cluster_of(Nodes()), 0, "c1"), GenericPublisher)
+    assert isinstance(workload.client(cluster_of(Nodes()), 3, "c1"), GenericListener)

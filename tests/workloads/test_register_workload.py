@@ -20,7 +20,7 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.reference.register_client import RegisterClient
 from workloads.register import RegisterWorkload
-from workloads.register_client import FOREIGN, NO_MATCH, NeutralRegisterClient, decode_value
+from workloads.register_client import FOREIGN, NO_MATCH, GenericRegisterClient, decode_value
 
 pytestmark = pytest.mark.requirement("H27", part=True)
 
@@ -107,13 +107,13 @@ class Values:
         return True
 
 
-def neutral(values: Values) -> NeutralRegisterClient:
+def neutral(values: Values) -> GenericRegisterClient:
     options = {"connect": "any", "open_timeout": 1.0, "op_timeout": 1.0}
     cluster: Any = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: "127.0.0.1"),
         own_name=str, client_addresses=lambda: [("h", 1)], node_names=["n1"], queue_connection=lambda: values,
     )  # fmt: skip
-    return NeutralRegisterClient(cluster, values, "c", 0)
+    return GenericRegisterClient(cluster, values, "c", 0)
 
 
 def invoked(f: str, value: int | None = None) -> Op:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from workloads.reference.durable.repository import Repository, RepositoryFull, Stored
+from workloads.reference.durable.repository import MessageRepository, RepositoryFull, StoredMessage
 from workloads.reference.durable.storage import FileStorage, MemoryStorage, RepositoryError
 
 pytestmark = pytest.mark.requirement("F7", part=True)
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.requirement("F7", part=True)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def message(number: int, body: bytes = b"body", session: int = 1) -> Stored:
-    return Stored(session, number, "q", {"header": "text"}, body)
+def message(number: int, body: bytes = b"body", session: int = 1) -> StoredMessage:
+    return StoredMessage(session, number, "q", {"header": "text"}, body)
 
 
-def keep(repository: Repository, stored: Stored) -> None:
+def keep(repository: MessageRepository, stored: StoredMessage) -> None:
     repository.demand_room(stored)
     repository.write(stored)
     repository.sync()
 
 
-def opened(path: Path) -> Repository:
-    return Repository(FileStorage(path))
+def opened(path: Path) -> MessageRepository:
+    return MessageRepository(FileStorage(path))
 
 
 def filled(path: Path, count: int = 4) -> list[int]:
@@ -157,7 +157,7 @@ def test_a_repository_has_one_user(tmp_path: Path) -> None:
 
 def test_it_is_bounded_and_says_so_before_it_takes_anything() -> None:
     storage = MemoryStorage()
-    repository = Repository(storage, max_bytes=1000, max_messages=3)
+    repository = MessageRepository(storage, max_bytes=1000, max_messages=3)
     with pytest.raises(RepositoryFull):
         repository.demand_room(message(0, bytes(1000)))
     for number in range(3):
@@ -174,7 +174,7 @@ def test_it_is_bounded_and_says_so_before_it_takes_anything() -> None:
 
 
 def test_after_a_failure_of_the_disk_nothing_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = Repository(MemoryStorage())
+    repository = MessageRepository(MemoryStorage())
 
     def fail(self: MemoryStorage) -> None:
         raise OSError(5, "Input/output error")
@@ -194,9 +194,9 @@ STEPS = (("keep", 200_000), ("write", 50), ("done", 30), ("session", 0), ("refus
 @given(st.lists(st.one_of(*(st.tuples(st.just(step), st.integers(0, most)) for step, most in STEPS))))
 def test_crashes_lose_nothing_that_was_synced_and_are_never_taken_for_damage(steps: list[tuple[str, int]]) -> None:
     storage = MemoryStorage()
-    repository = Repository(storage)
-    synced: dict[int, Stored] = {}
-    written: dict[int, Stored] = {}
+    repository = MessageRepository(storage)
+    synced: dict[int, StoredMessage] = {}
+    written: dict[int, StoredMessage] = {}
     ended: set[int] = set()
     session, number = 0, 0
     for step, argument in [*steps, ("crash", 1)]:
@@ -204,7 +204,7 @@ def test_crashes_lose_nothing_that_was_synced_and_are_never_taken_for_damage(ste
         here = [each.number for each in repository.messages.values()]
         if step in ("keep", "write"):
             number += 1
-            stored = written[number] = Stored(session, number, "q", {}, bytes(argument))
+            stored = written[number] = StoredMessage(session, number, "q", {}, bytes(argument))
             repository.write(stored)
         elif step == "done" and here:
             stored = written[here[argument % len(here)]]
@@ -221,7 +221,7 @@ def test_crashes_lose_nothing_that_was_synced_and_are_never_taken_for_damage(ste
             synced = {each: written[each] for each in written if each not in ended}
         if step == "crash":
             storage = storage.crash(random.Random(argument))
-            repository = Repository(storage)
+            repository = MessageRepository(storage)
             found = {each.number: each for each in repository.messages.values()}
             found |= {each.number: each for each, _ in repository.refusals.values()}
             assert all(found[each] == written[each] for each in synced if each not in ended)

@@ -16,14 +16,14 @@ from stormproof.generator import clients, sequence
 from stormproof.operation import INFO, INVOKE, Op
 from stormproof.run_folder import read_run
 from stormproof.test import Test
-from workloads.feature_coverage import FEATURES, Surface, difference, named
+from workloads.feature_coverage import FEATURES, FeatureCoverage, difference, named
 from workloads.messages import decode_body
 
 pytestmark = pytest.mark.requirement("H6", part=True)
 
 
-def surface(seed: int, *features: str) -> Surface:
-    found = Surface(Test("joram", "queue", nodes=3, seed=seed))
+def surface(seed: int, *features: str) -> FeatureCoverage:
+    found = FeatureCoverage(Test("joram", "queue", nodes=3, seed=seed))
     found.features = frozenset(features or FEATURES)
     return found
 
@@ -68,12 +68,12 @@ def test_what_is_not_as_it_was_sent(headers: dict[str, str], body: bytes, found:
 
 
 def test_draws_are_those_of_the_seed_and_the_process() -> None:
-    def ways(found: Surface) -> list[tuple[str, str, int]]:
-        return [(way.subscribe(True), way.ack, way.window) for _ in range(20) for way in [found.manner(1)]]
+    def ways(found: FeatureCoverage) -> list[tuple[str, str, int]]:
+        return [(way.subscribe(True), way.ack, way.window) for _ in range(20) for way in [found.style(1)]]
 
     assert ways(surface(1)) == ways(surface(1)) != ways(surface(2))
     assert {ack for _, ack, _ in ways(surface(1))} == {"client", "client-individual", "auto"}
-    assert all(way.subscribe(False) and way.ack != "auto" for way in (surface(1).manner(0) for _ in range(20)))
+    assert all(way.subscribe(False) and way.ack != "auto" for way in (surface(1).style(0) for _ in range(20)))
 
 
 class Recorded:
@@ -173,7 +173,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
 
     found = surface(1, "nack")
     client: Any = Client()
-    taker = MessageConsumer(client, found.manner(0), found, lambda *_: "/queue/q0")
+    taker = MessageConsumer(client, found.style(0), found, lambda *_: "/queue/q0")
     ended = {op.type for op in [await taker.take(Op(INVOKE, "dequeue", None, 0, 3), message) for _ in range(80)]
              if op.value is None}  # fmt: skip
     assert ended == {INFO}
@@ -205,12 +205,12 @@ async def test_what_came_before_the_receipt_of_its_subscription_counts_as_acknow
     found, told = surface(1, "auto-ack"), {}
     for place in range(20):
         client: Any = Client()
-        manner = found.manner(place)
-        taker = MessageConsumer(client, manner, found, lambda *_: "/queue/q0")
+        style = found.style(place)
+        taker = MessageConsumer(client, style, found, lambda *_: "/queue/q0")
         with pytest.raises(TimeoutError):
             await taker.move(Op(INVOKE, "dequeue", None, 0, 3), {}, automatic=True)
         taker.leave()
-        told[manner.ack] = [(begun.f, done.type, done.key, done.value) for begun, done in client.noted]
+        told[style.ack] = [(begun.f, done.type, done.key, done.value) for begun, done in client.noted]
     assert told == {"auto": [("dequeue", INFO, 0, (1, 4))], "client-individual": []}, "the other one is given back"
 
 
@@ -250,8 +250,8 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
 
     found, lengths = surface(1, "auto-ack", "client-ack"), set()
     for seed in range(10):
-        client, manner = Client(), Ways(frozenset(), random.Random(seed))
-        taker, op = MessageConsumer(client, manner, found, lambda *_: "/queue/q0"), Op(INVOKE, "dequeue", key=0)
+        client, style = Client(), Ways(frozenset(), random.Random(seed))
+        taker, op = MessageConsumer(client, style, found, lambda *_: "/queue/q0"), Op(INVOKE, "dequeue", key=0)
         await taker.move(op, {}, automatic=True)
         client.come(0, 1)
         taker.reset()
@@ -274,7 +274,7 @@ def test_a_value_that_came_otherwise_is_nobodys(tmp_path: Path) -> None:
     from workloads.register_client import FOREIGN
 
     client = RegisterClient.__new__(RegisterClient)
-    client._surface = drawn = surface(1)
+    client._coverage = drawn = surface(1)
     written = {value: drawn.single_value(2, value)[0] for value in range(1, 200)}
     assert {len(body) > 3_000 for body in written.values()} == {True, False}
     assert max(map(len, written.values())) <= 16 << 10

@@ -13,7 +13,7 @@ from stormproof.contracts.client import LogEntry, Progress, WatchConnection
 from stormproof.operation import INVOKE, Op
 from workloads.log_client import EMPTY
 from workloads.watch import WatchWorkload
-from workloads.watch_client import BROKEN_OFF, NeutralWatchClient, key_name
+from workloads.watch_client import BROKEN_OFF, GenericWatchClient, key_name
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -63,7 +63,7 @@ class Connection:
         pass
 
 
-def client(store: Store) -> NeutralWatchClient:
+def client(store: Store) -> GenericWatchClient:
     options = {option.name: option.default for option in WatchWorkload.options} | {"op_timeout": 1.0, "poll": 0.01}
     cluster = SimpleNamespace(
         test=SimpleNamespace(options=options), backend=SimpleNamespace(address=lambda host: ""), node_names=NODES,
@@ -72,10 +72,10 @@ def client(store: Store) -> NeutralWatchClient:
     )  # fmt: skip
     connection: Any = Connection(store)
     assert isinstance(connection, WatchConnection)
-    return NeutralWatchClient(cluster, connection, "c1", 0)  # type: ignore[arg-type]  # what a client needs of it
+    return GenericWatchClient(cluster, connection, "c1", 0)  # type: ignore[arg-type]  # what a client needs of it
 
 
-def does(one: NeutralWatchClient, *wanted: tuple[str, Any]) -> list[tuple[str, Any, str | None]]:
+def does(one: GenericWatchClient, *wanted: tuple[str, Any]) -> list[tuple[str, Any, str | None]]:
     async def run() -> list[Op]:
         return [await one.invoke(Op(INVOKE, f, value, 0)) for f, value in wanted]
 

@@ -27,7 +27,7 @@ class Listener(Speaker, Protocol):
         """Compare a message of another subscription with the message that is due."""
 
 
-class Automatic:
+class AutoAckDialogue:
     """A queue whose messages are all taken with ``ack:auto``, and which is empty between two uses."""
 
     def __init__(self, client: Listener) -> None:
@@ -50,7 +50,7 @@ class Automatic:
         await self._send(1)
         await client.say("ACK", {"id": (await self._take_one(name)).headers["ack"]})
         await client.say("UNSUBSCRIBE", {"id": name})
-        client.surface.use("ack-auto-plain")
+        client.coverage.use("ack-auto-plain")
 
     async def _send(self, count: int) -> None:
         for _ in range(count):

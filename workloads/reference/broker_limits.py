@@ -9,26 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from workloads.reference.broker_model import BrokerModel, Limits
+from workloads.reference.broker_model import BrokerModel, ClientLimits
 
-_USUAL = Limits()
+_USUAL = ClientLimits()
 """Limits that no run reaches."""
 _IS_FULL = re.compile("the broker already (has|holds) its limit of")
 
 
-class Full(Exception):
+class BrokerFull(Exception):
     """The broker has reached a limit: the command has no effect, and the connection ends."""
 
 
-def takes_room(command: str, headers: Mapping[str, str]) -> bool:
+def needs_capacity(command: str, headers: Mapping[str, str]) -> bool:
     """Return whether a full broker may refuse such a command. It never refuses to end a prepared branch."""
     return command in ("SEND", "SUBSCRIBE", "PREPARE") or (command == "COMMIT" and "transaction" in headers)
 
 
-class Room:
+class Capacity:
     """The room that a broker with these limits has."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
         self.small = (limits.max_messages < _USUAL.max_messages or limits.max_queues < _USUAL.max_queues
                       or limits.max_prepared < _USUAL.max_prepared)
@@ -36,7 +36,7 @@ class Room:
 
     def lacks(self, command: str, headers: Mapping[str, str], reason: str) -> bool:
         """Return whether the command was refused for lack of room, and may have been."""
-        return self.small and takes_room(command, headers) and _IS_FULL.search(reason) is not None
+        return self.small and needs_capacity(command, headers) and _IS_FULL.search(reason) is not None
 
     def taken(self, model: BrokerModel, command: str, headers: Mapping[str, str]) -> bool:
         """Return whether one client alone reaches the limit that a command needs, so that the broker has to refuse

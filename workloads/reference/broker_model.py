@@ -19,7 +19,7 @@ _HEADERS = 100
 
 
 @dataclass(frozen=True)
-class Limits:
+class ClientLimits:
     """The limits that apply to a client, by the names of the broker's options (docs/stomp.md)."""
 
     max_backlog: int = 10_000
@@ -37,16 +37,16 @@ class Limits:
     max_prepared: int = 400
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Limits:
+    def of(cls, options: Mapping[str, Any]) -> ClientLimits:
         """Return the limits that a test's options set."""
         return cls(**{each.name: int(options[each.name]) for each in fields(cls) if each.name in options})
 
 
-_DEFAULTS = Limits()
+_DEFAULTS = ClientLimits()
 
 
 @dataclass(eq=False)
-class Message:
+class ModelMessage:
     """One copy of a message: ``number`` is its position in the order in which messages took effect."""
 
     number: int
@@ -55,7 +55,7 @@ class Message:
     body: bytes
     redeliveries: int = 0
 
-    def __lt__(self, other: Message) -> bool:
+    def __lt__(self, other: ModelMessage) -> bool:
         return self.number < other.number
 
 
@@ -68,24 +68,24 @@ class Box:
 
     name: str
     pattern: str = ""
-    ready: list[Message] = field(default_factory=list)
-    subscriptions: list[Subscription] = field(default_factory=list)
+    ready: list[ModelMessage] = field(default_factory=list)
+    subscriptions: list[ModelSubscription] = field(default_factory=list)
     served: int = 0
 
-    def in_turn(self) -> Subscription | None:
+    def in_turn(self) -> ModelSubscription | None:
         """Return the subscription that gets the next message: the first one with room that began after the one served
         last."""
         having = [each for each in self.subscriptions if len(each.unacknowledged) < each.window]
         return next((each for each in having if each.place > self.served), having[0] if having else None)
 
-    def give_back(self, message: Message) -> None:
+    def give_back(self, message: ModelMessage) -> None:
         """Return a delivered message to the queue, ahead of all messages that were sent after it."""
         message.redeliveries += 1
         insort(self.ready, message)
 
 
 @dataclass(eq=False)
-class Subscription:
+class ModelSubscription:
     """A subscription; ``unacknowledged`` is in the order of delivery, and the client has not received those in ``due``
     yet.
 
@@ -99,17 +99,17 @@ class Subscription:
     window: int
     durable: str = ""
     place: int = 0
-    unacknowledged: list[Message] = field(default_factory=list)
-    due: list[Message] = field(default_factory=list)
-    held: dict[str, Message] = field(default_factory=dict)
+    unacknowledged: list[ModelMessage] = field(default_factory=list)
+    due: list[ModelMessage] = field(default_factory=list)
+    held: dict[str, ModelMessage] = field(default_factory=dict)
 
-    def covered(self, message: Message) -> list[Message]:
+    def covered(self, message: ModelMessage) -> list[ModelMessage]:
         """Return the messages that an acknowledgement of this message covers."""
         if self.ack == INDIVIDUAL:
             return [message]
         return self.unacknowledged[: self.unacknowledged.index(message) + 1]
 
-    def let_go(self, messages: Iterable[Message]) -> None:
+    def let_go(self, messages: Iterable[ModelMessage]) -> None:
         """Remove messages from the subscription."""
         for message in messages:
             self.unacknowledged.remove(message)
@@ -117,15 +117,15 @@ class Subscription:
 
 
 @dataclass(eq=False)
-class Item:
+class ModelItem:
     """A frame of a transaction: a message to be sent, or one to be acknowledged (given back)."""
 
     kind: str
     destination: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    subscription: Subscription | None = None
-    message: Message | None = None
+    subscription: ModelSubscription | None = None
+    message: ModelMessage | None = None
 
     @property
     def size(self) -> int:
@@ -134,16 +134,16 @@ class Item:
 
 
 @dataclass(eq=False)
-class Transaction:
+class ModelTransaction:
     """A transaction; ``xid`` is set if it is a branch; ``taken`` are the messages that it holds once prepared, each
     with its box."""
 
     name: str
     xid: str = ""
-    items: list[Item] = field(default_factory=list)
-    taken: list[tuple[Box, Message]] = field(default_factory=list)
+    items: list[ModelItem] = field(default_factory=list)
+    taken: list[tuple[Box, ModelMessage]] = field(default_factory=list)
 
-    def locks(self, subscription: Subscription) -> bool:
+    def locks(self, subscription: ModelSubscription) -> bool:
         """Return whether it acknowledges messages of this subscription."""
         return any(item.subscription is subscription for item in self.items)
 
@@ -170,7 +170,7 @@ def selected(kind: str, key: str, asked: str) -> bool:
 class BrokerModel:
     """The destinations of one client, and its connection."""
 
-    def __init__(self, limits: Limits = _DEFAULTS) -> None:
+    def __init__(self, limits: ClientLimits = _DEFAULTS) -> None:
         self._limits = limits
         self.queues: dict[str, Box] = {}
         self.durables: dict[str, Box] = {}
@@ -179,9 +179,9 @@ class BrokerModel:
         """Queues that exist and that the model does not describe."""
         self.others: dict[str, Box] = {}
         """Login -> the backlog of its durable subscription."""
-        self.subscriptions: dict[str, Subscription] = {}
-        self.transactions: dict[str, Transaction] = {}
-        self.prepared: dict[str, Transaction] = {}
+        self.subscriptions: dict[str, ModelSubscription] = {}
+        self.transactions: dict[str, ModelTransaction] = {}
+        self.prepared: dict[str, ModelTransaction] = {}
         self.outcomes: dict[str, str] = {}
         self.exchanges: dict[str, str] = {}
         self.bindings: set[tuple[str, str, str]] = set()
@@ -233,10 +233,10 @@ class BrokerModel:
         self._send(destination, headers, body)
         self._deliver()
 
-    def subscribe(self, name: str, box: Box, ack: str, window: int, durable: str = "") -> Subscription:
+    def subscribe(self, name: str, box: Box, ack: str, window: int, durable: str = "") -> ModelSubscription:
         """Apply SUBSCRIBE to a queue, or to the backlog of a subscription to topics."""
         self._subscribed += 1
-        subscription = Subscription(name, box, ack, window, durable, self._subscribed)
+        subscription = ModelSubscription(name, box, ack, window, durable, self._subscribed)
         self.subscriptions[name] = subscription
         box.subscriptions.append(subscription)
         self._deliver()
@@ -258,14 +258,14 @@ class BrokerModel:
         """Return the backlog of another login's durable subscription."""
         return self.others.setdefault(login, Box(login, pattern))
 
-    def unsubscribe(self, subscription: Subscription, *, delete: bool = False) -> None:
+    def unsubscribe(self, subscription: ModelSubscription, *, delete: bool = False) -> None:
         """Apply UNSUBSCRIBE; ``delete`` also deletes its durable subscription."""
         self._end(subscription)
         if delete:
             del self.durables[subscription.durable]
         self._deliver()
 
-    def _end(self, subscription: Subscription) -> None:
+    def _end(self, subscription: ModelSubscription) -> None:
         del self.subscriptions[subscription.name]
         box = subscription.box
         box.subscriptions.remove(subscription)
@@ -274,14 +274,14 @@ class BrokerModel:
         if box in self.transients:
             self.transients.remove(box)
 
-    def settle(self, kind: str, subscription: Subscription, message: Message) -> None:
+    def settle(self, kind: str, subscription: ModelSubscription, message: ModelMessage) -> None:
         """Apply ACK or NACK."""
         self._settle(kind, subscription, message)
         self._deliver()
 
     def begin(self, name: str, xid: str = "") -> None:
         """Apply BEGIN."""
-        self.transactions[name] = Transaction(name, xid)
+        self.transactions[name] = ModelTransaction(name, xid)
 
     def commit(self, name: str) -> None:
         """Apply COMMIT of a transaction that is not prepared."""
@@ -347,7 +347,7 @@ class BrokerModel:
 
     # State derived from the commands.
 
-    def locked(self, subscription: Subscription) -> bool:
+    def locked(self, subscription: ModelSubscription) -> bool:
         """Return whether an open transaction acknowledges messages of this subscription."""
         return any(transaction.locks(subscription) for transaction in self.transactions.values())
 
@@ -356,7 +356,7 @@ class BrokerModel:
         yield from self.queues.values()
         yield from self.durables.values()
 
-    def owed(self) -> Collection[Subscription]:
+    def owed(self) -> Collection[ModelSubscription]:
         """Return the subscriptions with messages in transit."""
         return [each for each in self.subscriptions.values() if each.due]
 
@@ -365,9 +365,9 @@ class BrokerModel:
         for box in self.targets(destination):
             self._sent += 1
             named = f"/queue/{box.name}" if destination.startswith("/exchange/") else where
-            box.ready.append(Message(self._sent, named, headers, body))
+            box.ready.append(ModelMessage(self._sent, named, headers, body))
 
-    def _settle(self, kind: str, subscription: Subscription, message: Message) -> None:
+    def _settle(self, kind: str, subscription: ModelSubscription, message: ModelMessage) -> None:
         covered = subscription.covered(message)
         subscription.let_go(covered)
         if kind == "NACK":

@@ -35,7 +35,8 @@ class ClusteredWorkload(QueueWorkload):
 
     name = "clustered"
     needs = ("queues", "servers")
-    looked_at = ("content", "subscription", "refusal")  # a message that moves to another server is a new message there
+    # A message that moves to another server is a new message there.
+    observation_checks = ("content", "subscription", "refusal")
     options = (SERVERS, *QueueWorkload.options)
 
     @classmethod
@@ -56,7 +57,7 @@ class ClusteredWorkload(QueueWorkload):
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client of one of the servers: producers and consumers are spread over them in turn."""
         return QueueClient(SubCluster(cluster, cluster.servers[thread % len(cluster.servers)]), host, thread,
-                           self.surface_of(cluster.test))
+                           self.coverage_of(cluster.test))
 
 
 class ClusteredTopicWorkload(TopicWorkload):
@@ -92,7 +93,7 @@ class ClusteredTopicWorkload(TopicWorkload):
             place -= options[part]
         pattern = self.pattern(cluster.test, thread)
         return ElementClient(SubCluster(cluster, servers[place % len(servers)]), host, thread, pattern,
-                             self.surface_of(cluster.test), self._latest)
+                             self.coverage_of(cluster.test), self._latest)
 
 
 class ElementClient(TopicClient):

@@ -30,7 +30,7 @@ from workloads.feature_coverage import (
     SECOND,
     UNSUBSCRIBE,
     ConsumerStyle,
-    Surface,
+    FeatureCoverage,
     difference,
     named,
 )
@@ -56,7 +56,7 @@ class MessageConsumer:
     of a queue (topic) and value must name; ``delivery`` is the function name in the history of a delivery without an
     operation."""
 
-    def __init__(self, client: StompClient, manner: ConsumerStyle, surface: Surface,
+    def __init__(self, client: StompClient, style: ConsumerStyle, coverage: FeatureCoverage,
                  destination: Callable[[int, tuple[int, int]], str], delivery: str = "dequeue") -> None:
         self.subscription: str | None = None
         self._asked = False
@@ -66,8 +66,8 @@ class MessageConsumer:
         self._destination = destination
         self._delivery = delivery
         self._client = client
-        self._manner = manner
-        self._surface = surface
+        self._style = style
+        self._coverage = coverage
         self._last = Op(INVOKE, OBSERVE)
 
     def reset(self) -> None:
@@ -78,7 +78,7 @@ class MessageConsumer:
 
     def leave(self) -> None:
         """Stop taking for good: record the messages that count as acknowledged on arrival, and receive no more."""
-        if self._asked and self._manner.ack == AUTO:
+        if self._asked and self._style.ack == AUTO:
             self._client.connection.silence()
             self._tell_automatic(self._last)
 
@@ -86,18 +86,18 @@ class MessageConsumer:
         """Make sure that there is a subscription; sometimes replace it by another. ``automatic``: ``ack:auto`` is
         allowed."""
         self._last = op
-        if self.subscription is not None and op.f != "drain" and self._manner.will(UNSUBSCRIBE, 0.04):
+        if self.subscription is not None and op.f != "drain" and self._style.will(UNSUBSCRIBE, 0.04):
             await self.unsubscribe(op, {})
         if self.subscription is None:
             self._asked = True
             await self.subscribe(headers, automatic=automatic)
-            if self._manner.ack != AUTO and self._manner.will(SECOND, 0.3):
+            if self._style.ack != AUTO and self._style.will(SECOND, 0.3):
                 await self._subscribe_again(headers)
 
     async def take(self, op: Op, wait: Callable[[], Awaitable[Frame | None]]) -> Op:
         """Take one message (from ``wait``, or None), or several that are recorded as further operations, and
         acknowledge them in some way."""
-        manner, client = self._manner, self._client
+        style, client = self._style, self._client
         self._last = op
         final = op.f == "drain"
         waited = _BUFFERED if client.connection.messages else ""
@@ -105,24 +105,24 @@ class MessageConsumer:
         if message is None:
             return op.fail("empty")
         taken = [message]
-        if manner.ack != AUTO and (manner.ack == CLIENT or manner.will(ACK_TX, 0.3)):
-            while self._more_like(message) and len(taken) < _MOST_AT_ONCE and manner.rng.random() < 0.7:
+        if style.ack != AUTO and (style.ack == CLIENT or style.will(ACK_TX, 0.3)):
+            while self._more_like(message) and len(taken) < _MOST_AT_ONCE and style.rng.random() < 0.7:
                 taken.append(client.connection.messages.popleft())
         self._look_at_window(op, taken)
         for each in taken:
             self._look(op, each)
         if not final and self._may_give_back():
             try:
-                if manner.will(NACK, 0.06):
+                if style.will(NACK, 0.06):
                     return await self._give_back(op, taken)
-                if len(taken) == 1 and manner.will(REFUSALS, 0.015):
+                if len(taken) == 1 and style.will(REFUSALS, 0.015):
                     return await self._be_refused(op, message)
             except _TROUBLE as error:
                 # The process and its connection end: otherwise the messages that it holds would never be given back.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
         if not final:
-            await manner.linger(0.08)
+            await style.linger(0.08)
         try:
             await self._acknowledge(taken)
         except _TROUBLE as error:
@@ -133,25 +133,25 @@ class MessageConsumer:
     def _may_give_back(self) -> bool:
         """Return whether messages may be given back. In a topic, a returned message must precede those that follow it,
         which is impossible once a later message has arrived here."""
-        return self._manner.ack != AUTO and (self._delivery == "dequeue" or self._manner.window == 1)
+        return self._style.ack != AUTO and (self._delivery == "dequeue" or self._style.window == 1)
 
     async def subscribe(self, headers: dict[str, str], *, automatic: bool) -> None:
         """SUBSCRIBE with a drawn mode and window."""
-        manner = self._manner
-        name = manner.subscribe(automatic)
-        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        style = self._style
+        name = style.subscribe(automatic)
+        asked = {**headers, "id": name, "ack": style.ack, "x-prefetch": str(style.window)}
         await self._client.request("SUBSCRIBE", asked)
         self.subscription = name
         self._asked = True
-        self._surface.use(f"ack-{manner.ack}", "window" if manner.window > 1 else "window-of-one")
+        self._coverage.use(f"ack-{style.ack}", "window" if style.window > 1 else "window-of-one")
 
     async def _subscribe_again(self, headers: dict[str, str]) -> None:
         name = f"{self.subscription}, too"
-        manner = self._manner
-        asked = {**headers, "id": name, "ack": manner.ack, "x-prefetch": str(manner.window)}
+        style = self._style
+        asked = {**headers, "id": name, "ack": style.ack, "x-prefetch": str(style.window)}
         await self._client.request("SUBSCRIBE", asked)
         self._second = name
-        self._surface.use("several-subscriptions")
+        self._coverage.use("several-subscriptions")
 
     def _more_like(self, message: Frame) -> bool:
         """Return whether the next buffered message is of the same subscription: an ACK may cover both."""
@@ -173,65 +173,65 @@ class MessageConsumer:
             self.subscription = None
             self._asked = False
         self._second = None
-        self._surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
+        self._coverage.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []))
 
     async def _acknowledge(self, taken: Sequence[Frame]) -> None:
         """Acknowledge messages; with ``ack:client``, the ACK of the last one covers all.
 
         Raises the exceptions of ``StompConnection.request``; in this case the outcome of all of them is unknown.
         """
-        manner, client = self._manner, self._client
-        if manner.ack == AUTO:
+        style, client = self._style, self._client
+        if style.ack == AUTO:
             await client.request("RECEIVED", {})
             return
-        named = taken[-1:] if manner.ack == CLIENT else taken
+        named = taken[-1:] if style.ack == CLIENT else taken
         if len(taken) > len(named):
-            self._surface.use("ack-cumulative")
-        if not manner.will(ACK_TX, 0.25) and len(named) == 1:
+            self._coverage.use("ack-cumulative")
+        if not style.will(ACK_TX, 0.25) and len(named) == 1:
             await client.request("ACK", {"id": named[0].headers["ack"]})
             return
-        if manner.will(ABORTS, 0.3):
-            nacks = manner.will(NACK_TX, 0.3)
+        if style.will(ABORTS, 0.3):
+            nacks = style.will(NACK_TX, 0.3)
             await self._in_transaction("ABORT", "NACK" if nacks else "ACK", named)
-            self._surface.use("abort-of-nacks" if nacks else "abort-of-acks")
+            self._coverage.use("abort-of-nacks" if nacks else "abort-of-acks")
         await self._in_transaction("COMMIT", "ACK", named)
-        self._surface.use("ack-in-transaction")
+        self._coverage.use("ack-in-transaction")
 
     async def _in_transaction(self, end: str, command: str, messages: Sequence[Frame]) -> None:
-        name = self._manner.transaction()
+        name = self._style.transaction()
         await self._client.request("BEGIN", {"transaction": name})
         for each in messages:
             await self._client.request(command, {"id": each.headers["ack"], "transaction": name})
-        await self._manner.linger(0.1)
+        await self._style.linger(0.1)
         await self._client.request(end, {"transaction": name})
 
     async def _give_back(self, op: Op, taken: Sequence[Frame]) -> Op:
         """NACK the messages: they were received, and will be delivered to another consumer or to this one again."""
-        manner, client = self._manner, self._client
-        named = taken[-1:] if manner.ack == CLIENT else taken
+        style, client = self._style, self._client
+        named = taken[-1:] if style.ack == CLIENT else taken
         for each in taken:
             self._note(op, value_of(each), f"given back, redeliveries {_redeliveries(each)}")
-        if manner.will(NACK_TX, 0.4):
+        if style.will(NACK_TX, 0.4):
             await self._in_transaction("COMMIT", "NACK", named)
-            self._surface.use("nack-in-transaction")
+            self._coverage.use("nack-in-transaction")
         else:
             for each in named:
                 await client.request("NACK", {"id": each.headers["ack"]})
-        self._surface.use("nack", *(["nack-cumulative"] if len(taken) > len(named) else []))
+        self._coverage.use("nack", *(["nack-cumulative"] if len(taken) > len(named) else []))
         return op.fail(GIVEN_BACK)
 
     async def _be_refused(self, op: Op, message: Frame) -> Op:
         """Commit a transaction that acknowledges one message twice: no part of it may take effect, and the connection
         ends."""
         self._note(op, value_of(message), f"given back, redeliveries {_redeliveries(message)}")
-        name, request = self._manner.transaction(), self._client.request
+        name, request = self._style.transaction(), self._client.request
         await request("BEGIN", {"transaction": name})
         if self._delivery == "dequeue":
             about = {"destination": self._destination(op.key or 0, (0, 0)), "transaction": name}
             await request("SEND", about, b"refused")
         for _ in range(2):
             await request("ACK", {"id": message.headers["ack"], "transaction": name})
-        return await expect_refusal(self._client, self._surface, op, "COMMIT", {"transaction": name}, "an ACK twice")
+        return await expect_refusal(self._client, self._coverage, op, "COMMIT", {"transaction": name}, "an ACK twice")
 
     def _delivered(self, op: Op, taken: Sequence[Frame], error: str) -> Op:
         """Return the operation's completion for the first message; record the others as separate operations, in order.
@@ -255,7 +255,7 @@ class MessageConsumer:
 
     def _tell_automatic(self, op: Op) -> None:
         """Record that with ``ack:auto`` messages may count as acknowledged on arrival, whether taken or not."""
-        if not self._asked or self._manner.ack != AUTO:
+        if not self._asked or self._style.ack != AUTO:
             return
         messages = self._client.connection.messages
         while messages:
@@ -271,7 +271,7 @@ class MessageConsumer:
         its = taken[0].headers.get("subscription")
         held = len(taken) + sum(each.headers.get("subscription") == its for each in self._client.connection.messages)
         # With ack:auto, all messages that have arrived count as acknowledged with the next frame, taken or not.
-        if self._manner.ack != AUTO and held > self._manner.window:
+        if self._style.ack != AUTO and held > self._style.window:
             self._note(op, None, f"{NOT_AS_SUBSCRIBED}: more than the window")
 
     def compare(self, op: Op, message: Frame) -> None:
@@ -279,7 +279,7 @@ class MessageConsumer:
         value = value_of(message)
         if not isinstance(value, tuple):
             return
-        if found := difference(self._surface.content(value), self._destination(op.key or 0, value), message):
+        if found := difference(self._coverage.content(value), self._destination(op.key or 0, value), message):
             self._note(op, value, f"{NOT_AS_SENT}: {found}")
 
     def _look(self, op: Op, message: Frame) -> None:
@@ -294,14 +294,14 @@ class MessageConsumer:
         self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node), place=place)
 
 
-async def expect_refusal(client: StompClient, surface: Surface, op: Op, command: str, headers: dict[str, str],
+async def expect_refusal(client: StompClient, coverage: FeatureCoverage, op: Op, command: str, headers: dict[str, str],
                          why: str) -> Op:
     """Send an invalid command: it must be refused, which ends the connection. In any case the operation is recorded as
     one that did nothing."""
     try:
         await client.request(command, headers)
     except Rejected:
-        surface.use("refused-commands")
+        coverage.use("refused-commands")
         return op.fail(GIVEN_BACK)
     begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
     client.note(begun, begun._replace(type=INFO, error=f"{NOT_REFUSED}: {command} with {why}", node=client.node))

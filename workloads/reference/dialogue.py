@@ -20,7 +20,7 @@ from stormproof.generator import Generator, clients, on_threads, once, per_threa
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import DIALOGUE as DRAWS
-from workloads.feature_coverage import Surface
+from workloads.feature_coverage import FeatureCoverage
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.dialogue_client import SETTLE, DialogueClient
 
@@ -52,7 +52,7 @@ class DialogueWorkload(Workload):
     guarantees = ("dialogue",)
 
     def __init__(self) -> None:
-        self._surface: Surface | None = None
+        self._coverage: FeatureCoverage | None = None
         self._begun: dict[int, int] = {}
 
     @classmethod
@@ -77,17 +77,17 @@ class DialogueWorkload(Workload):
         return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
-        """Return the number of uses of each item of the surface."""
-        return self._surface.used if self._surface is not None else {}
+        """Return the number of uses of each counted item."""
+        return self._coverage.used if self._coverage is not None else {}
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         test = cluster.test
-        if self._surface is None:
-            self._surface = Surface(test)
+        if self._coverage is None:
+            self._coverage = FeatureCoverage(test)
         number = self._begun[thread] = self._begun.get(thread, -1) + 1
         mine = f"d{thread}-{number}"
-        return DialogueClient(cluster, host, thread, self._surface, test.rng(f"dialogue/{mine}"), mine,
+        return DialogueClient(cluster, host, thread, self._coverage, test.rng(f"dialogue/{mine}"), mine,
                               bool(test.options["visitors"]))
 
     def main(self, test: Test) -> Generator:

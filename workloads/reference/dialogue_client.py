@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.operation import INFO, INVOKE, Op
-from workloads.feature_coverage import Surface, difference_of
-from workloads.reference.auto_ack import Automatic
-from workloads.reference.broker_limits import Full, Room, takes_room
+from workloads.feature_coverage import FeatureCoverage, difference_of
+from workloads.reference.auto_ack import AutoAckDialogue
+from workloads.reference.broker_limits import BrokerFull, Capacity, needs_capacity
 from workloads.reference.broker_model import (
     ABORTED,
     CLIENT,
@@ -30,19 +30,19 @@ from workloads.reference.broker_model import (
     INDIVIDUAL,
     Box,
     BrokerModel,
-    Item,
-    Limits,
-    Message,
-    Subscription,
-    Transaction,
+    ClientLimits,
+    ModelItem,
+    ModelMessage,
+    ModelSubscription,
+    ModelTransaction,
     selects,
 )
 from workloads.reference.connection import REPEATED, ConnectionBroken, NotSent, Rejected
-from workloads.reference.dialogue_exchanges import Exchanges
-from workloads.reference.invalid_commands import LONGEST, LONGEST_XID, About, may_end, senseless
+from workloads.reference.dialogue_exchanges import ExchangeDialogue
+from workloads.reference.invalid_commands import LONGEST, LONGEST_XID, About, invalid_commands, may_end
 from workloads.reference.mismatch import Mismatch
-from workloads.reference.second_connection import Companion
-from workloads.reference.second_principal import NOBODY, Visitor
+from workloads.reference.second_connection import SecondConnection
+from workloads.reference.second_principal import NOBODY, SecondPrincipal
 from workloads.reference.stomp_client import StompClient, StompCluster
 
 OBSERVE, SETTLE = "observe", "settle"
@@ -93,24 +93,24 @@ logger = logging.getLogger("stormproof.client")
 class Held:
     """A message that has arrived and is not acknowledged."""
 
-    subscription: Subscription
+    subscription: ModelSubscription
     ident: str
-    message: Message
+    message: ModelMessage
 
 
 class DialogueClient(StompClient):
     """One process with private destinations."""
 
-    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface, rng: random.Random,
+    def __init__(self, cluster: StompCluster, host: str, first: int, coverage: FeatureCoverage, rng: random.Random,
                  mine: str, visits: bool = False) -> None:
         """Create a client; ``mine`` is the prefix of all its private names; ``visits``: there are principals with
         rights."""
         super().__init__(cluster, host, first)
         self.mine = mine
-        self.surface = surface
+        self.coverage = coverage
         self.rng = rng
-        self._limits = Limits.of(self._options)
-        self._room = Room(self._limits)
+        self._limits = ClientLimits.of(self._options)
+        self._room = Capacity(self._limits)
         self.model = BrokerModel(self._limits)
         self._numbers = 0
         self.said: deque[str] = deque(maxlen=_REMEMBERED)
@@ -119,12 +119,12 @@ class DialogueClient(StompClient):
         """Branch -> the time at which its end was confirmed, by the clock of the loop."""
         self._answered_in_order = False
         """True if a command of this step was answered after all messages that were due before it."""
-        self._visitor = Visitor(mine, rng, self.model, self._settings, lambda: list(self._addresses),
+        self._second_principal = SecondPrincipal(mine, rng, self.model, self._settings, lambda: list(self._addresses),
                                 float(self._options["op_timeout"]), self._recover, Mismatch)
         self._counts = not cluster.exchanges
         """True if the number of redeliveries survives a change of primary."""
-        objects, self._automatic = Exchanges(self), Automatic(self)
-        self._companion = Companion(self, self._settings, lambda: list(self._addresses),
+        objects, self._automatic = ExchangeDialogue(self), AutoAckDialogue(self)
+        self._second_connection = SecondConnection(self, self._settings, lambda: list(self._addresses),
                                     float(self._options["op_timeout"]), self._limits,
                                     counts=self._counts, branches=not cluster.exchanges)
         # Where limits are low, topics get a higher weight.
@@ -182,7 +182,7 @@ class DialogueClient(StompClient):
             raise ConnectionBroken("it was closed while no request was pending")
         if known and not self._parting:
             self.said.append("closed for idleness")
-            self.surface.use("closed-for-idleness")
+            self.coverage.use("closed-for-idleness")
         elif not self._parting:
             self.said.append("the connection is lost")
             await asyncio.sleep(_BEATS_MISSED * max(self._settings.heartbeat, _SHORTEST_BEAT))
@@ -203,9 +203,9 @@ class DialogueClient(StompClient):
         self._answered_in_order = False
         try:
             await step()
-        except Full as full:
+        except BrokerFull as full:
             self.said.append(str(full))
-            self.surface.use("full-broker")
+            self.coverage.use("full-broker")
             await self._come_back()
         self._look()
         if self._answered_in_order and before & self._due():
@@ -224,15 +224,15 @@ class DialogueClient(StompClient):
         self.said.append(f"{command} {' '.join(f'{name}={text}' for name, text in headers.items())[:120]}")
         if command == "SEND" and self.rng.random() < 0.05:
             headers = _FORGED | headers
-            self.surface.use("headers-forged")
-        if self._room.small and takes_room(command, headers):
+            self.coverage.use("headers-forged")
+        if self._room.small and needs_capacity(command, headers):
             await self._be_safe()
         full = self._room.taken(self.model, command, headers)
         try:
             answer: Mapping[str, str] = await self.request(command, headers, body)
         except Rejected as error:
             if self._room.lacks(command, headers, str(error)):
-                raise Full(str(error)) from None
+                raise BrokerFull(str(error)) from None
             raise Mismatch(f"{command} was refused ({error})") from None
         if full:
             raise Mismatch(f"{command} was confirmed by a broker that is full")
@@ -243,7 +243,7 @@ class DialogueClient(StompClient):
         limits = self._limits
         while True:
             self._numbers += 1
-            content = self.surface.content((self._numbers, self.rng.randrange(1 << 20)))
+            content = self.coverage.content((self._numbers, self.rng.randrange(1 << 20)))
             headers, body = {"content-type": "text/plain", **content.headers}, content.body
             if len(body) <= limits.max_body and len(headers) + _BESIDES <= limits.max_headers:
                 break
@@ -251,8 +251,8 @@ class DialogueClient(StompClient):
             body += b"." * (limits.max_body - len(body))
         if self.rng.random() < 0.2:
             headers[REPEATED] = "first"
-            self.surface.use("headers-repeated")
-        self.surface.use(*content.items)
+            self.coverage.use("headers-repeated")
+        self.coverage.use(*content.items)
         return headers, body
 
     def queue(self) -> str:
@@ -297,13 +297,13 @@ class DialogueClient(StompClient):
                 raise Mismatch("a command without a receipt was refused") from None
             raise
         await self._be_safe()  # receipts of messages may be early
-        self.surface.use("no-receipt")
+        self.coverage.use("no-receipt")
 
     async def send_to(self, destination: str) -> None:
         headers, body = self.content()
         await self.say("SEND", {"destination": destination, **headers}, body)
         self.model.send(destination, headers, body)
-        self.surface.use("send" if destination.startswith("/queue/") else "publish")
+        self.coverage.use("send" if destination.startswith("/queue/") else "publish")
 
     async def _publish(self) -> None:
         topic = self._topic()
@@ -342,7 +342,7 @@ class DialogueClient(StompClient):
         if len(box.subscriptions) >= self.rng.choice(_CONSUMERS) or not self._may_subscribe():
             return
         if box.subscriptions:
-            self.surface.use("several-subscriptions")
+            self.coverage.use("several-subscriptions")
         await self._take_from(box)
 
     def _window(self, asked: int) -> int:
@@ -359,7 +359,7 @@ class DialogueClient(StompClient):
         else:
             await self.say("SUBSCRIBE", {"destination": f"/queue/{box.name}", **asked})
         self.model.subscribe(name, box, ack, self._window(window), box.name if box.pattern else "")
-        self.surface.use(f"ack-{ack}", "window" if window > 1 else "window-of-one")
+        self.coverage.use(f"ack-{ack}", "window" if window > 1 else "window-of-one")
 
     async def _subscribe_to_topics(self) -> None:
         pattern = self.rng.choice(_PATTERNS).format(self.mine)
@@ -373,7 +373,7 @@ class DialogueClient(StompClient):
         box = self.model.topic_box(pattern, durable)
         self.model.subscribe(name, box, ack, self._window(window), durable)
         changed = ["durable-changed"] if known is not None and known is not box else []
-        self.surface.use("durable" if durable else "transient", f"ack-{ack}", *changed)
+        self.coverage.use("durable" if durable else "transient", f"ack-{ack}", *changed)
 
     async def _unsubscribe(self) -> None:
         free = [each for each in self.model.subscriptions.values() if not self.model.locked(each)]
@@ -382,15 +382,15 @@ class DialogueClient(StompClient):
         one = self.rng.choice(free)
         await self._end_subscription(one, delete=bool(one.durable) and self.rng.random() < 0.4)
 
-    async def _end_subscription(self, one: Subscription, *, delete: bool) -> None:
+    async def _end_subscription(self, one: ModelSubscription, *, delete: bool) -> None:
         held = bool(one.unacknowledged)
         await self.say("UNSUBSCRIBE", {"id": one.name, **({"x-durable": one.durable} if delete else {})})
         self._forget_arrived(one)
         self.model.unsubscribe(one, delete=delete)
-        self.surface.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []),
+        self.coverage.use("unsubscribe", *(["unsubscribe-unacknowledged"] if held else []),
                           *(["durable-deleted"] if delete else []))
 
-    def _forget_arrived(self, subscription: Subscription) -> None:
+    def _forget_arrived(self, subscription: ModelSubscription) -> None:
         """Check that messages which arrived before a subscription's end were the next ones due."""
         # Messages of other subscriptions may be those that this one has given back.
         messages = self.connection.messages
@@ -455,7 +455,7 @@ class DialogueClient(StompClient):
         several = len(one.subscription.covered(one.message)) > 1
         await self.say(kind, {"id": one.ident})
         self.model.settle(kind, one.subscription, one.message)
-        self.surface.use(*([f"{kind.lower()}-cumulative"] if several else []), *(["nack"] if kind == "NACK" else []))
+        self.coverage.use(*([f"{kind.lower()}-cumulative"] if several else []), *(["nack"] if kind == "NACK" else []))
 
     async def _settle_many(self) -> None:
         """ACK or NACK all messages that have arrived for subscriptions with individual acknowledgement; only the last
@@ -495,7 +495,7 @@ class DialogueClient(StompClient):
         if self.model.transactions:
             await self._add(self.rng.choice(list(self.model.transactions.values())))
 
-    async def _add(self, transaction: Transaction) -> None:
+    async def _add(self, transaction: ModelTransaction) -> None:
         if len(transaction.items) >= self._limits.max_transaction_items:
             return
         within = {"transaction": transaction.name}
@@ -504,11 +504,11 @@ class DialogueClient(StompClient):
             one = self.rng.choice(held)
             kind = "NACK" if self.rng.random() < 0.25 else "ACK"
             await self.say(kind, {"id": one.ident, **within})
-            transaction.items.append(Item(kind, subscription=one.subscription, message=one.message))
+            transaction.items.append(ModelItem(kind, subscription=one.subscription, message=one.message))
             return
         destination = f"/queue/{self.queue()}" if self.rng.random() < 0.7 or not self._counts else self._topic()
         headers, body = self.content()
-        item = Item("SEND", destination, headers, body)
+        item = ModelItem("SEND", destination, headers, body)
         others = sum(each.size for one in self.model.transactions.values() for each in one.items)
         if others + item.size > self._limits.max_transaction_bytes:
             return
@@ -526,9 +526,9 @@ class DialogueClient(StompClient):
         kinds = {item.kind for item in transaction.items}
         name = {"ABORT": "abort-of", "COMMIT": ""}[end]
         for kind in kinds:
-            self.surface.use(f"{name}-{kind.lower()}s" if name else f"{kind.lower()}-in-transaction")
+            self.coverage.use(f"{name}-{kind.lower()}s" if name else f"{kind.lower()}-in-transaction")
         if transaction.xid and end == "COMMIT":
-            self.surface.use("xa-one-phase")
+            self.coverage.use("xa-one-phase")
 
     async def _prepare(self) -> None:
         branches = [each for each in self.model.transactions.values()
@@ -547,7 +547,7 @@ class DialogueClient(StompClient):
         outcome = self.model.outcomes.get(xid)
         if outcome is not None:
             await self.say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
-            self.surface.use(*(["xa-commit-again"] if outcome == COMMITTED else []))
+            self.coverage.use(*(["xa-commit-again"] if outcome == COMMITTED else []))
             return
         await self._end_branch(xid, ABORTED if self.rng.random() < 0.4 else COMMITTED)
 
@@ -562,14 +562,14 @@ class DialogueClient(StompClient):
         await self.say("COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
         self.model.end(xid, outcome)
         self.ended(xid)
-        self.surface.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
+        self.coverage.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
 
     async def _recover(self) -> None:
         answer = await self.say("RECOVER", {})
         mine = [xid for xid in answer.get("x-xids", "").split() if xid.startswith(f"{self.mine}.")]
         if mine != list(self.model.prepared):
             raise Mismatch("RECOVER named other branches than are prepared")
-        self.surface.use("xa-recover")
+        self.coverage.use("xa-recover")
 
     # The connection's end.
 
@@ -595,7 +595,7 @@ class DialogueClient(StompClient):
         """Send an invalid command: it is refused, has no effect, and ends the connection."""
         about = About(self.mine, self.model, self._limits, self._remembered(),
                       tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self._settings.reliable)
-        found = senseless(about)
+        found = invalid_commands(about)
         # Choose the kind first, since some kinds have many commands. Commands that depend on the current state precede
         # those that are always available.
         situated = [each for each in found if not each.always] if self.rng.random() < _SITUATED else []
@@ -622,7 +622,7 @@ class DialogueClient(StompClient):
                 raise
             if self._settings.reliable and connection.unnamed and one.named:
                 raise Mismatch(f"the refusal of {why} does not name its receipt") from None
-            self.surface.use(*one.items)
+            self.coverage.use(*one.items)
             await self._come_back()
             return
         raise Mismatch(f"{why} was confirmed")
@@ -637,7 +637,7 @@ class DialogueClient(StompClient):
         self.said.append("taken over")
         try:
             await twin.open(float(self._options["open_timeout"]))
-            self.surface.use("taken-over")
+            self.coverage.use("taken-over")
         except ConnectionBroken:
             self.said[-1] += ", in vain"
         finally:
@@ -657,7 +657,7 @@ class DialogueClient(StompClient):
         self.said.append("reading nothing")
         if not box.subscriptions and self._may_subscribe():
             await self._take_from(box, max(_BURSTS))
-        self.surface.use("slow-reader")
+        self.coverage.use("slow-reader")
 
     async def _overflowed(self) -> None:
         """Check that transient subscriptions that exceed their limit end their connection, and that others do not."""
@@ -667,7 +667,7 @@ class DialogueClient(StompClient):
             if not await self._connection.ended(float(self._options["op_timeout"])):
                 await self.say("RECOVER", {})
                 raise Mismatch("a connection goes on whose subscriptions hold more than they may")
-            self.surface.use("transient-overflow")
+            self.coverage.use("transient-overflow")
             await self._come_back()
         elif self._connection.over and _TOO_MUCH.search(str(self._connection.broken)):
             raise Mismatch("a connection was ended whose subscriptions hold no more than they may")
@@ -677,9 +677,9 @@ class DialogueClient(StompClient):
     async def _visit(self) -> None:
         """Let another login do something; afterwards the model includes the messages that it sent."""
         self.said.append("visit")
-        what = await self._while_here(self._visitor.visit)
+        what = await self._while_here(self._second_principal.visit)
         self.said[-1] = f"visit: {what}"
-        self.surface.use(*([] if what == NOBODY else ["other-logins"]))
+        self.coverage.use(*([] if what == NOBODY else ["other-logins"]))
 
     async def _while_here(self, visit: Callable[[], Awaitable[str]]) -> str:
         """Run another connection's action while this connection is open. Once this one has ended, the broker gives back
@@ -715,9 +715,9 @@ class DialogueClient(StompClient):
         await self._be_safe()
         self._look()
         self.said.append("company")
-        what = await self._while_here(self._companion.visit)
+        what = await self._while_here(self._second_connection.visit)
         self.said[-1] = f"company: {what}"
-        self.surface.use(*([] if what == NOBODY else ["other-connections"]))
+        self.coverage.use(*([] if what == NOBODY else ["other-connections"]))
 
     def ended(self, xid: str) -> None:
         """Note that a branch's end was confirmed just now."""
@@ -725,12 +725,12 @@ class DialogueClient(StompClient):
 
     async def close(self) -> None:
         """Disconnect this login and the other one."""
-        await self._visitor.leave()
+        await self._second_principal.leave()
         await super().close()
 
     async def leave(self) -> None:
         """Abandon both connections without DISCONNECT."""
-        await self._visitor.leave()
+        await self._second_principal.leave()
         await super().leave()
 
     # The end.
@@ -756,7 +756,7 @@ class DialogueClient(StompClient):
                 continue
             try:
                 await self._take_from(box)
-            except Full as full:
+            except BrokerFull as full:
                 if box.ready:
                     raise Mismatch(f"SUBSCRIBE to what is there was refused ({full})") from None
                 await self._come_back()  # the queue may never have been created; the others are free again
@@ -778,7 +778,7 @@ class DialogueClient(StompClient):
         except Rejected as error:
             raise Mismatch(f"DISCONNECT was refused ({error})") from None
         except (ConnectionBroken, TimeoutError) as error:
-            if not await self._companion.is_heard():
+            if not await self._second_connection.is_heard():
                 raise
             raise Mismatch(f"DISCONNECT was not confirmed ({error})") from None
         await self._come_back()

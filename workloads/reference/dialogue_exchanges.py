@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
-from workloads.feature_coverage import Surface
+from workloads.feature_coverage import FeatureCoverage
 from workloads.reference.broker_model import BrokerModel
 from workloads.reference.connection import ConnectionBroken, Rejected
 from workloads.reference.mismatch import Mismatch
@@ -25,7 +25,7 @@ class Speaker(Protocol):
     mine: str
     rng: random.Random
     model: BrokerModel
-    surface: Surface
+    coverage: FeatureCoverage
     said: deque[str]
 
     async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
@@ -47,7 +47,7 @@ class Speaker(Protocol):
         ...
 
 
-class Exchanges:
+class ExchangeDialogue:
     """The private objects of one client."""
 
     def __init__(self, client: Speaker) -> None:
@@ -122,7 +122,7 @@ class Exchanges:
                 await self._ask_wrongly(exchange, queue)
             case _:
                 pass
-        self._client.surface.use("qpid-objects")
+        self._client.coverage.use("qpid-objects")
 
     async def _ask_wrongly(self, exchange: str, queue: str) -> None:
         """Send a request that is refused and changes nothing."""
@@ -155,7 +155,7 @@ class Exchanges:
             wrong += [("create-queue", {"queue": queue, "x": "y"}, f"queue {queue} exists with other arguments"),
                       ("create-queue", {"queue": queue}, "queue-exists")]  # fmt: skip
         await self._ask(*rng.choice(wrong))
-        self._client.surface.use("qpid-refused")
+        self._client.coverage.use("qpid-refused")
 
     async def _make_exchange(self, exchange: str, share: float) -> None:
         """Create an exchange, and bind a ``share`` of the queues to it."""
@@ -176,7 +176,7 @@ class Exchanges:
         level = self._client.rng.choice(("none", "none", "configuration"))
         await self._ask("create-queue", {"queue": queue, "qpid.replicate": level}, None)
         await self._client.say("SEND", {"destination": f"/queue/{queue}"}, b"for whoever is here")
-        self._client.surface.use("qpid-replicate")
+        self._client.coverage.use("qpid-replicate")
 
     def _meant_for(self, queue: str) -> bool:
         """Return whether a transaction will send to this queue."""
@@ -199,7 +199,7 @@ class Exchanges:
                     break
                 if after == before:
                     raise Mismatch("a list does not go on")
-                self._client.surface.use("qpid-pages")
+                self._client.coverage.use("qpid-pages")
             mine = [name for name in found if name.startswith((f"{self._client.mine}-", f"{self._client.mine}."))]
             if sorted(mine) != sorted(known):
                 raise Mismatch(f"other {kind}s are listed than there are")
@@ -222,7 +222,7 @@ class Exchanges:
         headers, body = self._client.content()
         await self._client.say("SEND", {"destination": destination, **headers}, body)
         self._client.model.send(destination, headers, body)
-        self._client.surface.use(f"qpid-{self._client.model.exchanges[exchange]}")
+        self._client.coverage.use(f"qpid-{self._client.model.exchanges[exchange]}")
 
 
 def _exists(exchange: str, alike: bool) -> str:

@@ -26,7 +26,7 @@ from workloads.event_names import (
     links,
     topic_name,
 )
-from workloads.feature_coverage import Surface, difference
+from workloads.feature_coverage import FeatureCoverage, difference
 from workloads.messages import encode_body
 from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 from workloads.reference.consumer import NOT_AS_SENT, OBSERVE, value_of
@@ -49,7 +49,7 @@ class EventCluster(StompCluster, Protocol):
 class EventClient:
     """The base of publishers and subscribers: requests to the topic manager, at any replica that answers."""
 
-    def __init__(self, cluster: EventCluster, host: str, first: int, surface: Surface | None) -> None:
+    def __init__(self, cluster: EventCluster, host: str, first: int, coverage: FeatureCoverage | None) -> None:
         """Create a client on client host ``host``; ``first`` is the position in the list of replicas at which it
         begins."""
         options = cluster.test.options
@@ -61,7 +61,7 @@ class EventClient:
         self.host = cluster.backend.address(host)
         self.names = dict(zip(addresses, cluster.node_names, strict=True))
         self.op_timeout = float(options["op_timeout"])
-        self.surface = surface
+        self.coverage = coverage
         self.unserved = False
         self._noted: list[tuple[Op, Op]] = []
 
@@ -134,8 +134,8 @@ class Publisher(EventClient):
     """
 
     def __init__(self, cluster: EventCluster, host: str, first: int, kind: str,
-                 surface: Surface | None = None) -> None:
-        super().__init__(cluster, host, first, surface)
+                 coverage: FeatureCoverage | None = None) -> None:
+        super().__init__(cluster, host, first, coverage)
         self._kind, self._operation = kind, "non-replicated-publisher"
         self._backoff = Backoff(cluster.test.rng(f"pause/publisher/{first}"))
         self._proxy: StompConnection | None = None
@@ -178,11 +178,11 @@ class Publisher(EventClient):
         proxy = await self._bound(left)
         headers, body = {"destination": f"/topic/{topic_name(op.key or 0)}"}, encode_body(op.value)
         headers["content-type"] = "text/plain"
-        if self.surface is not None:
-            content = self.surface.content(op.value)
+        if self.coverage is not None:
+            content = self.coverage.content(op.value)
             headers["destination"], headers["x-cost"] = self.address(op.key or 0)
             headers, body = {**headers, **content.headers}, content.body
-            self.surface.use("icestorm-cost", *content.items)
+            self.coverage.use("icestorm-cost", *content.items)
         answer = await proxy.request("SEND", headers, body, max(left, 0.05))
         return op.fail(answer["x-error"]) if "x-error" in answer else op.ok()
 
@@ -221,8 +221,8 @@ class Listener(EventClient):
     """A subscriber: replicas connect to it and push events, which it acknowledges as they arrive."""
 
     def __init__(self, cluster: EventCluster, host: str, first: int, key: int,
-                 surface: Surface | None = None) -> None:
-        super().__init__(cluster, host, first, surface)
+                 coverage: FeatureCoverage | None = None) -> None:
+        super().__init__(cluster, host, first, coverage)
         self._key = key
         self._port = FIRST_PORT + key
         self._pushed = PushedEvents(self._take)
@@ -253,15 +253,15 @@ class Listener(EventClient):
         if event is None:
             return op.fail("empty")
         value = value_of(event)
-        if self.surface is not None and isinstance(value, tuple):
-            self._compare(op, value, event, self.surface)
+        if self.coverage is not None and isinstance(value, tuple):
+            self._compare(op, value, event, self.coverage)
         return op.ok(value, node=event.headers.get("x-replica"))
 
-    def _compare(self, op: Op, value: tuple[int, int], event: Frame, surface: Surface) -> None:
+    def _compare(self, op: Op, value: tuple[int, int], event: Frame, coverage: FeatureCoverage) -> None:
         """Note the difference of an event from the published one, if there is any."""
         keys = int(self.options["topics"]) * classes(self.options)
         topic, cost = self.address(value[1] % keys)
-        content = surface.content(value)
+        content = coverage.content(value)
         if found := difference(replace(content, headers={**content.headers, "x-cost": cost}), topic, event):
             begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
             done = begun.info(f"{NOT_AS_SENT}: {found}", node=event.headers.get("x-replica"))

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX
-from workloads.reference.broker_model import COMMITTED, BrokerModel, Limits, Message, Subscription, Transaction
+from workloads.reference.broker_model import (
+    COMMITTED,
+    BrokerModel,
+    ClientLimits,
+    ModelMessage,
+    ModelSubscription,
+    ModelTransaction,
+)
 from workloads.reference.connection import Garble
 
 BEYOND = "beyond a limit"
@@ -31,7 +38,7 @@ _GARBLES: tuple[tuple[str, Garble], ...] = (
 
 
 @dataclass(frozen=True)
-class Senseless:
+class InvalidCommand:
     """A command, and the reason (``why``) of its refusal.
 
     ``always``: it is invalid in any state of the client; ``gap``: its sequence number skips one; ``garble``: a function
@@ -45,7 +52,7 @@ class Senseless:
     gap: bool = False
     body: bytes = b""
     garble: Garble | None = None
-    settled: tuple[str, Subscription, Message] | None = None
+    settled: tuple[str, ModelSubscription, ModelMessage] | None = None
 
     @property
     def named(self) -> bool:
@@ -55,7 +62,7 @@ class Senseless:
 
     @property
     def items(self) -> tuple[str, ...]:
-        """Return the items of the surface that the command uses."""
+        """Return the counted items that the command uses."""
         special = {_IN_USE: ("durable-in-use",), BEYOND: ("beyond-limits",)}.get(self.why.partition(":")[0], ())
         malformed = ("malformed",) if self.garble is not None else ()
         return ("refused-commands", *special, *malformed, *(("number-left-out",) if self.gap else ()))
@@ -70,7 +77,7 @@ class About:
 
     mine: str
     model: BrokerModel
-    limits: Limits
+    limits: ClientLimits
     ended: Mapping[str, str]
     topics: tuple[str, ...]
     branches: bool
@@ -87,18 +94,19 @@ class About:
         return f"/queue/{self.mine}.free"
 
 
-def senseless(about: About) -> list[Senseless]:
+def invalid_commands(about: About) -> list[InvalidCommand]:
     """Return all commands that can't be carried out now."""
     found = [*_always(about), *_malformed(about), *_of_subscriptions(about), *_of_transactions(about),
              *_beyond_limits(about)]
     if about.branches:
         found += _of_branches(about)
     if about.reliable:
-        found.append(Senseless("a frame whose number leaves one out", "SEND", {"destination": about.queue}, gap=True))
+        found.append(InvalidCommand("a frame whose number leaves one out", "SEND", {"destination": about.queue},
+                                    gap=True))
     return found
 
 
-def _always(about: About) -> Iterator[Senseless]:
+def _always(about: About) -> Iterator[InvalidCommand]:
     none = {"transaction": "never begun"}
     commands: list[tuple[str, str, dict[str, str]]] = [
         ("ACK of nothing", "ACK", {"id": "999999999-1"}),
@@ -148,80 +156,80 @@ def _always(about: About) -> Iterator[Senseless]:
     else:
         commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
     for why, command, headers in commands:
-        yield Senseless(why, command, headers, always=True)
+        yield InvalidCommand(why, command, headers, always=True)
 
 
-def _malformed(about: About) -> Iterator[Senseless]:
+def _malformed(about: About) -> Iterator[InvalidCommand]:
     """Yield commands whose bytes violate the frame format of STOMP 1.2."""
     for why, garble in _GARBLES:
-        yield Senseless(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
+        yield InvalidCommand(f"a frame with {why}", "SEND", {"destination": about.queue}, always=True, body=b"never",
                         garble=garble)
 
 
-def _of_subscriptions(about: About) -> Iterator[Senseless]:
+def _of_subscriptions(about: About) -> Iterator[InvalidCommand]:
     for name, each in about.model.subscriptions.items():
-        yield Senseless("SUBSCRIBE again", "SUBSCRIBE", {"id": name, "destination": about.free})
+        yield InvalidCommand("SUBSCRIBE again", "SUBSCRIBE", {"id": name, "destination": about.free})
         if each.durable:
             durable = {"destination": f"/topic/{each.box.pattern}", "x-durable": each.durable}
-            yield Senseless(_IN_USE, "SUBSCRIBE", {"id": "9", **durable})
+            yield InvalidCommand(_IN_USE, "SUBSCRIBE", {"id": "9", **durable})
 
 
-def _of_transactions(about: About) -> Iterator[Senseless]:
+def _of_transactions(about: About) -> Iterator[InvalidCommand]:
     for name, each in about.model.transactions.items():
         this = {"transaction": name}
-        yield Senseless("BEGIN again", "BEGIN", this)
+        yield InvalidCommand("BEGIN again", "BEGIN", this)
         for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
             for item in each.items:
                 if item.subscription is None or item.message is None:
                     continue
                 ident = next((key for key, held in item.subscription.held.items() if held is item.message), None)
                 if ident is not None:
-                    yield Senseless(f"{end} of what was acknowledged meanwhile", end, this,
+                    yield InvalidCommand(f"{end} of what was acknowledged meanwhile", end, this,
                                     settled=(ident, item.subscription, item.message))
 
 
-def _of_branches(about: About) -> Iterator[Senseless]:
+def _of_branches(about: About) -> Iterator[InvalidCommand]:
     model = about.model
     for xid, outcome in about.ended.items():
         other = "ABORT" if outcome == COMMITTED else "COMMIT"
-        yield Senseless(f"{other} of what was {outcome}", other, {"x-xid": xid})
-        yield Senseless("BEGIN with an XID that has ended", "BEGIN", {"transaction": "9", "x-xid": xid})
+        yield InvalidCommand(f"{other} of what was {outcome}", other, {"x-xid": xid})
+        yield InvalidCommand("BEGIN with an XID that has ended", "BEGIN", {"transaction": "9", "x-xid": xid})
     for xid in model.prepared:
-        yield Senseless("BEGIN with an XID that is prepared", "BEGIN", {"transaction": "9", "x-xid": xid})
+        yield InvalidCommand("BEGIN with an XID that is prepared", "BEGIN", {"transaction": "9", "x-xid": xid})
     for each in model.transactions.values():
         if each.xid:
-            yield Senseless("COMMIT of what is not prepared", "COMMIT", {"x-xid": each.xid})
-            yield Senseless("BEGIN with an XID that has begun", "BEGIN", {"transaction": "9", "x-xid": each.xid})
+            yield InvalidCommand("COMMIT of what is not prepared", "COMMIT", {"x-xid": each.xid})
+            yield InvalidCommand("BEGIN with an XID that has begun", "BEGIN", {"transaction": "9", "x-xid": each.xid})
         else:
-            yield Senseless("PREPARE of no branch", "PREPARE", {"transaction": each.name})
+            yield InvalidCommand("PREPARE of no branch", "PREPARE", {"transaction": each.name})
 
 
-def _beyond_limits(about: About) -> Iterator[Senseless]:
+def _beyond_limits(about: About) -> Iterator[InvalidCommand]:
     model, limits = about.model, about.limits
     if len(model.transactions) >= limits.max_transactions:
-        yield Senseless(f"{BEYOND}: BEGIN", "BEGIN", {"transaction": "9"})
+        yield InvalidCommand(f"{BEYOND}: BEGIN", "BEGIN", {"transaction": "9"})
     if len(model.subscriptions) >= limits.max_subscriptions:
-        yield Senseless(f"{BEYOND}: SUBSCRIBE", "SUBSCRIBE", {"id": "9", "destination": about.free})
+        yield InvalidCommand(f"{BEYOND}: SUBSCRIBE", "SUBSCRIBE", {"id": "9", "destination": about.free})
     for name, each in model.transactions.items():
         this = {"transaction": name}
         if len(each.items) >= limits.max_transaction_items:
-            yield Senseless(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
+            yield InvalidCommand(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
         if limits.max_transaction_bytes < min(_MUCH, limits.max_body):
-            yield Senseless(f"{BEYOND}: bytes of a transaction", "SEND", {"destination": about.queue, **this},
+            yield InvalidCommand(f"{BEYOND}: bytes of a transaction", "SEND", {"destination": about.queue, **this},
                             body=bytes(limits.max_transaction_bytes + 1))
         if not may_end(about.model, about.limits, each):
             for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
-                yield Senseless(f"{BEYOND}: {end}", end, this)
+                yield InvalidCommand(f"{BEYOND}: {end}", end, this)
     if limits.max_body < _MUCH:
-        yield Senseless(f"{BEYOND}: a body", "SEND", {"destination": about.queue}, body=bytes(limits.max_body + 1))
+        yield InvalidCommand(f"{BEYOND}: a body", "SEND", {"destination": about.queue}, body=bytes(limits.max_body + 1))
     if limits.max_headers < _MANY:
         many = {f"x-{place}": "" for place in range(limits.max_headers)}
-        yield Senseless(f"{BEYOND}: headers", "SEND", {"destination": about.queue, **many})
+        yield InvalidCommand(f"{BEYOND}: headers", "SEND", {"destination": about.queue, **many})
     for topic in about.topics if about.branches else ():
         if model.fanout([topic]) > limits.max_fanout:
-            yield Senseless(f"{BEYOND}: SEND to a topic", "SEND", {"destination": topic})
+            yield InvalidCommand(f"{BEYOND}: SEND to a topic", "SEND", {"destination": topic})
 
 
-def may_end(model: BrokerModel, limits: Limits, transaction: Transaction) -> bool:
+def may_end(model: BrokerModel, limits: ClientLimits, transaction: ModelTransaction) -> bool:
     """Return whether a transaction creates no more messages than one command may."""
     return model.fanout(item.destination for item in transaction.items if item.kind == "SEND") <= limits.max_fanout

@@ -14,12 +14,12 @@ from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
-from workloads.generic_client import NeutralQueueClient
+from workloads.generic_client import GenericQueueClient
 from workloads.messages import decode_body, encode_body, queue_name
 from workloads.reference.connection import Rejected, StompConnection
 from workloads.reference.durable.connection import BEGUN, DurableConnection, Patience
-from workloads.reference.durable.links import SENT_AGAIN, Link, NeutralLink, StompLink
-from workloads.reference.durable.repository import Repository, RepositoryFull
+from workloads.reference.durable.links import SENT_AGAIN, BrokerLink, GenericLink, StompLink
+from workloads.reference.durable.repository import MessageRepository, RepositoryFull
 from workloads.reference.durable.storage import FileStorage, MemoryStorage, RepositoryError, Storage
 from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompClient
@@ -30,7 +30,7 @@ AGAIN = "sent again"
 """Error of a delivery whose message says that it may not be the first copy; the number of the connection follows."""
 NEW_CONNECTION = "new connection"
 """Error of the first delivery after the consumer had lost its connection."""
-_NEUTRAL_MARK = b" again="
+_GENERIC_MARK = b" again="
 
 logger = logging.getLogger("stormproof.client")
 
@@ -39,7 +39,7 @@ class Killed(Exception):
     """The client's process is dead."""
 
 
-class Disks:
+class ClientDisks:
     """The storage of the repositories of a run's clients: files, or memory where clients run under simulated time."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -95,7 +95,7 @@ class Doom:
 class OfflineProducer(StompClient):
     """A producer on a durable connection, which is killed at some step of one of its sends, or never."""
 
-    def __init__(self, cluster: Cluster, host: str, thread: int, disks: Disks, doom: tuple[int, str] | None,
+    def __init__(self, cluster: Cluster, host: str, thread: int, disks: ClientDisks, doom: tuple[int, str] | None,
                  rng: random.Random) -> None:
         super().__init__(cluster, host, thread)
         self._name = f"client{thread}"
@@ -115,7 +115,7 @@ class OfflineProducer(StompClient):
         options = self._options
         try:
             self._storage = storage = self._disks.open(self._thread)
-            repository = Repository(storage, options["repository_bytes"], options["repository_messages"])
+            repository = MessageRepository(storage, options["repository_bytes"], options["repository_messages"])
         except RepositoryError:
             await asyncio.sleep(options["open_timeout"])  # only a person can repair that, so there is no hurry
             raise
@@ -126,13 +126,13 @@ class OfflineProducer(StompClient):
                                           REPOSITORY_FORGOTTEN in str(options.get("bug", "")).split(","))
         self._durable.start()
 
-    def _make_link(self) -> Link:
+    def _make_link(self) -> BrokerLink:
         if self._neutral.queue_connection() is not None:
-            return NeutralLink(self._addresses, self._neutral_connection, self._settings.local_host or "",
-                               self._options["op_timeout"], neutral_mark)
+            return GenericLink(self._addresses, self._generic_connection, self._settings.local_host or "",
+                               self._options["op_timeout"], generic_mark)
         return StompLink(self._addresses, self._settings)
 
-    def _neutral_connection(self) -> Any:
+    def _generic_connection(self) -> Any:
         return self._neutral.queue_connection()
 
     def new_connection(self, undone: Any = ()) -> StompConnection:
@@ -227,18 +227,18 @@ class OfflineConsumer(QueueClient):
         return with_marks(done, marks)
 
 
-class NeutralConsumer(NeutralQueueClient):
+class GenericOfflineConsumer(GenericQueueClient):
     """The same for a broker of any kind, whose messages carry the mark in their bodies."""
 
     def read(self, body: bytes) -> tuple[Any, str | None]:
         """Return the message and its mark."""
-        text, found, number = body.partition(_NEUTRAL_MARK)
+        text, found, number = body.partition(_GENERIC_MARK)
         return decode_body(text), f"{AGAIN} {int(number)}" if found and number.isdigit() else None
 
 
-def neutral_mark(headers: Mapping[str, str], body: bytes) -> bytes:
+def generic_mark(headers: Mapping[str, str], body: bytes) -> bytes:
     """Return a body with the mark of a copy that may not be the first."""
-    return body + _NEUTRAL_MARK + headers[SENT_AGAIN].encode() if SENT_AGAIN in headers else body
+    return body + _GENERIC_MARK + headers[SENT_AGAIN].encode() if SENT_AGAIN in headers else body
 
 
 def with_marks(done: Op, marks: list[str]) -> Op:

@@ -41,8 +41,8 @@ from workloads.options import CLIENT_ORDER, PRIMARY_FIRST, ROUND_PAUSE, SAME_REP
 from workloads.queue import Drain, QueueWorkload
 from workloads.reference.durable.connection import STEPS
 from workloads.reference.offline_client import (
-    Disks,
-    NeutralConsumer,
+    ClientDisks,
+    GenericOfflineConsumer,
     OfflineConsumer,
     OfflineProducer,
 )
@@ -112,7 +112,7 @@ class OfflineSendWorkload(QueueWorkload):
     guarantees = ("lost", "phantom", "transfer-order", "untold-duplicate", "depth")
 
     def __init__(self) -> None:
-        self._disks: Disks | None = None
+        self._disks: ClientDisks | None = None
         self._lives: dict[int, int] = {}
 
     @classmethod
@@ -141,7 +141,7 @@ class OfflineSendWorkload(QueueWorkload):
         test = cluster.test
         if thread >= test.options["producers"]:
             if (connection := cluster.queue_connection()) is not None:
-                return NeutralConsumer(cluster, connection, host, thread)
+                return GenericOfflineConsumer(cluster, connection, host, thread)
             return OfflineConsumer(cluster, host, thread)
         life = self._lives[thread] = self._lives.get(thread, 0) + 1
         rng = test.rng(f"{self.name}/{thread}/{life}")
@@ -150,13 +150,13 @@ class OfflineSendWorkload(QueueWorkload):
             doom = 1 + rng.randrange(2 * kills), rng.choice(STEPS)
         return OfflineProducer(cluster, host, thread, self._disks_of(cluster), doom, rng)
 
-    def _disks_of(self, cluster: Cluster) -> Disks:
+    def _disks_of(self, cluster: Cluster) -> ClientDisks:
         if self._disks is None:
             folder = None
             if not cluster.backend.in_process:
                 folder = OwnFolder.temporary("clients", self.run_dir)
                 weakref.finalize(self, folder.remove)
-            self._disks = Disks(folder.path if folder else None)
+            self._disks = ClientDisks(folder.path if folder else None)
         return self._disks
 
     def main(self, test: Test) -> Generator:

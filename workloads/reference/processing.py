@@ -19,7 +19,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.workload_requirements import Demands, Reaction
 from stormproof.operation import Op
 from workloads.draws import PROCESSING as DRAWS
-from workloads.feature_coverage import SURFACE
+from workloads.feature_coverage import FEATURE_COVERAGE
 from workloads.messages import decode_body
 from workloads.queue import QueueWorkload
 from workloads.reference.queue_client import QueueClient
@@ -115,7 +115,8 @@ class ProcessingWorkload(QueueWorkload):
                ("queue", "topic")),
         Option("taking", PUSHED, "delivery of its messages: pushed, some ahead of its acknowledgements; or pulled, "
                "one at a time", TAKING),
-        *(option for option in QueueWorkload.options if option is not SURFACE),  # the reaction creates its own messages
+        # The reaction creates its own messages.
+        *(option for option in QueueWorkload.options if option is not FEATURE_COVERAGE),
     )
 
     guarantees = ("lost", "phantom", "duplicated", "at-most-once", "depth")

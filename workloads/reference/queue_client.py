@@ -6,11 +6,11 @@ import json
 
 from nodes.stomp import Frame
 from stormproof.operation import Op
-from workloads.feature_coverage import ABORTS, EXCHANGES, REFUSALS, SEND_TX, Surface
+from workloads.feature_coverage import ABORTS, EXCHANGES, REFUSALS, SEND_TX, FeatureCoverage
 from workloads.messages import destination, encode_body, queue_name
 from workloads.reference.connection import ConnectionBroken, Rejected
 from workloads.reference.consumer import MessageConsumer, expect_refusal, value_of
-from workloads.reference.routes import DECLARE, Routes
+from workloads.reference.routes import DECLARE, ExchangeRoutes
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
 
 _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
@@ -31,41 +31,41 @@ _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
 class QueueClient(StompClient):
     """One producer or consumer on one reliable connection.
 
-    A consumer subscribes to the single queue of its operations, with a window of one message; where a ``surface`` is
+    A consumer subscribes to the single queue of its operations, with a window of one message; where ``coverage`` is
     used, its process draws the mode and the window.
     """
 
-    def __init__(self, cluster: StompCluster, host: str, first: int, surface: Surface | None = None) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int, coverage: FeatureCoverage | None = None) -> None:
         super().__init__(cluster, host, first)
         self._subscribed = False
-        self.surface = surface
-        self._routes: Routes | None = None
-        if surface is not None:
-            self.manner = surface.manner(first)
+        self.coverage = coverage
+        self._routes: ExchangeRoutes | None = None
+        if coverage is not None:
+            self.style = coverage.style(first)
             if cluster.exchanges:
-                self._routes = Routes(self, self.manner, surface)
-            self._taker = MessageConsumer(self, self.manner, surface, lambda key, _: self.source(key))
+                self._routes = ExchangeRoutes(self, self.style, coverage)
+            self._taker = MessageConsumer(self, self.style, coverage, lambda key, _: self.source(key))
 
     def reset(self) -> None:
         """Forget the subscription, which was lost with its connection."""
         self._subscribed = False
-        if self.surface is not None:
+        if self.coverage is not None:
             self._taker.reset()
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
         """Return the further operations that were carried out."""
-        if over and self.surface is not None:
+        if over and self.coverage is not None:
             self._taker.leave()
         return super().notes(over=over)
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out ``enqueue``, ``dequeue`` or ``drain``."""
         if op.f == "enqueue":
-            if self.surface is not None and self.manner.will(REFUSALS, 0.01):
-                command, headers, why = self.manner.rng.choice(_SENSELESS)
-                return await expect_refusal(self, self.surface, op, command, headers, why)
-            if self.surface is not None and self.manner.will(SEND_TX, 0.2):
-                return await self._send_in_transaction(op, self.surface)
+            if self.coverage is not None and self.style.will(REFUSALS, 0.01):
+                command, headers, why = self.style.rng.choice(_SENSELESS)
+                return await expect_refusal(self, self.coverage, op, command, headers, why)
+            if self.coverage is not None and self.style.will(SEND_TX, 0.2):
+                return await self._send_in_transaction(op, self.coverage)
             await self.send(op.key or 0, op.value)
             return op.ok()
         return await self.take(op)
@@ -77,19 +77,19 @@ class QueueClient(StompClient):
     async def send(self, key: int, value: tuple[int, int], **headers: str) -> None:
         """Send a message to a queue."""
         about = {"destination": self.target(key), "content-type": "text/plain", **headers}
-        if self.surface is None:
+        if self.coverage is None:
             await self.request("SEND", about, encode_body(value))
             return
-        content = self.surface.content(value)
+        content = self.coverage.content(value)
         if self._routes is not None:
             about["destination"] = await self._way(self._routes, key) or about["destination"]
-            if self.manner.will(EXCHANGES, 0.2):
+            if self.style.will(EXCHANGES, 0.2):
                 about[DECLARE] = json.dumps({"qpid.replicate": "messages"})
-                self.surface.use("qpid-declare")
+                self.coverage.use("qpid-declare")
         await self.request("SEND", {**about, **content.headers}, content.body)
-        self.surface.use("send", *content.items)
+        self.coverage.use("send", *content.items)
 
-    async def _way(self, routes: Routes, key: int) -> str | None:
+    async def _way(self, routes: ExchangeRoutes, key: int) -> str | None:
         """Return the destination for sending through an exchange; None if no exchange is used this time.
 
         Raises:
@@ -100,30 +100,30 @@ class QueueClient(StompClient):
         except (ConnectionBroken, TimeoutError) as error:
             raise Rejected(f"no way by an exchange: {error or 'no answer in time'}") from None
 
-    async def _send_in_transaction(self, op: Op, surface: Surface) -> Op:
+    async def _send_in_transaction(self, op: Op, coverage: FeatureCoverage) -> Op:
         """Send in a separate transaction, perhaps after another one that is aborted."""
         try:
-            if self.manner.will(ABORTS, 0.5):
-                name = self.manner.transaction()
+            if self.style.will(ABORTS, 0.5):
+                name = self.style.transaction()
                 await self.request("BEGIN", {"transaction": name})
                 await self.request("SEND", {"destination": self.target(op.key or 0), "transaction": name}, b"aborted")
                 await self.request("ABORT", {"transaction": name})
-                surface.use("abort-of-sends")
-            name = self.manner.transaction()
+                coverage.use("abort-of-sends")
+            name = self.style.transaction()
             await self.request("BEGIN", {"transaction": name})
             await self.send(op.key or 0, op.value, transaction=name)
-            await self.manner.linger(0.25)
+            await self.style.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
             # This transaction will never be committed. The connection stays: early confirmed frames may have to be sent
             # again on it.
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})
-        surface.use("send-in-transaction")
+        coverage.use("send-in-transaction")
         return op.ok()
 
     async def take(self, op: Op) -> Op:
         """Take a message from the operation's queue and acknowledge it."""
-        if self.surface is not None:
+        if self.coverage is not None:
             key = op.key or 0
             await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
             return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())

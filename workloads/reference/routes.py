@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
-from workloads.feature_coverage import EXCHANGES, ConsumerStyle, Surface
+from workloads.feature_coverage import EXCHANGES, ConsumerStyle, FeatureCoverage
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.stomp_client import StompClient
 
@@ -39,12 +39,12 @@ def route_to(kind: str, number: int) -> Route:
 
 
 @dataclass
-class Routes:
+class ExchangeRoutes:
     """The exchanges and bindings that were confirmed to one client."""
 
     client: StompClient
-    manner: ConsumerStyle
-    surface: Surface
+    style: ConsumerStyle
+    coverage: FeatureCoverage
     made: set[str] = field(default_factory=set)
 
     async def target(self, queue: str, number: int) -> str | None:
@@ -52,9 +52,9 @@ class Routes:
 
         Raises the exceptions of ``StompConnection.request``; in this case no message was sent.
         """
-        if not self.manner.will(EXCHANGES, 0.3):
+        if not self.style.will(EXCHANGES, 0.3):
             return None
-        route = route_to(self.manner.rng.choice(_KINDS), number)
+        route = route_to(self.style.rng.choice(_KINDS), number)
         if route.exchange + queue not in self.made:
             wanted = [("create-queue", {"queue": queue}), ("create-exchange", {"exchange": route.exchange,
                                                                               "type": route.kind})]
@@ -63,12 +63,12 @@ class Routes:
                 if not await self._ask(request, body):
                     return None
             self.made.add(route.exchange + queue)
-        if route.kind == "direct" and self.manner.rng.random() < 0.1:  # ending one binding must not end another
+        if route.kind == "direct" and self.style.rng.random() < 0.1:  # ending one binding must not end another
             other = self._binding(route, queue, "another")
             if await self._ask("bind", other):
                 await self._ask("unbind", other)
-                self.surface.use("qpid-unbind")
-        self.surface.use(f"qpid-{route.kind}")
+                self.coverage.use("qpid-unbind")
+        self.coverage.use(f"qpid-{route.kind}")
         return f"{EXCHANGE_PREFIX}{route.exchange}/{route.key}"
 
     @staticmethod

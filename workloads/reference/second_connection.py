@@ -14,8 +14,8 @@ from typing import Protocol
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_limits import Full, Room
-from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerModel, Limits
+from workloads.reference.broker_limits import BrokerFull, Capacity
+from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerModel, ClientLimits
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
 from workloads.reference.mismatch import Mismatch
 from workloads.reference.second_principal import NOBODY
@@ -39,16 +39,16 @@ class Host(Protocol):
         """Note that a branch's end was confirmed."""
 
 
-class Companion:
+class SecondConnection:
     """A second connection. ``limits`` are a client's limits; ``counts``: the broker keeps the number of redeliveries
     permanently; ``branches``: the broker has topics and branches."""
 
     def __init__(self, host: Host, settings: Settings, addresses: Callable[[], list[tuple[str, int]]],
-                 op_timeout: float, limits: Limits, *, counts: bool, branches: bool) -> None:
+                 op_timeout: float, limits: ClientLimits, *, counts: bool, branches: bool) -> None:
         self._host, self._settings, self._addresses = host, settings, addresses
         self._op_timeout, self._most = op_timeout, limits.max_prefetch
         self._counts, self._branches = counts, branches
-        self._room = Room(limits)
+        self._room = Capacity(limits)
         self._numbers = 0
 
     async def visit(self) -> str:
@@ -86,7 +86,7 @@ class Companion:
             steps += [self._end_branch, self._delete_durable]
         try:
             done = await self._host.rng.choice(steps)(connection)
-        except Full:
+        except BrokerFull:
             return "nothing, as the broker is full"
         try:
             await connection.request("DISCONNECT", {}, b"", self._op_timeout)
@@ -130,7 +130,7 @@ class Companion:
             await connection.request(command, headers, body, self._op_timeout)
         except Rejected as error:
             if self._room.lacks(command, headers, str(error)):
-                raise Full(str(error)) from None
+                raise BrokerFull(str(error)) from None
             raise Mismatch(f"{command} of another connection was refused ({error})") from None
         async with within(self._op_timeout):
             await connection.settled()

@@ -33,7 +33,7 @@ _LOGIN_SECONDS = 0.7
 Wrong = Callable[[str], Exception]
 
 
-class Visitor:
+class SecondPrincipal:
     """A principal, in the state that the dialogue expects.
 
     ``settings`` are the administrator's; ``recover`` checks the branches of the dialogue's login; ``wrong`` creates the

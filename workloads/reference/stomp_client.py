@@ -85,7 +85,7 @@ class SubCluster:
         return await self._cluster.depths()
 
 
-class Unanswered(Exception):
+class DepthUnknown(Exception):
     """No message was taken, and no node could report whether any message is left."""
 
 
@@ -205,7 +205,7 @@ class StompClient:
             done = op.fail(f"not sent: {error}")
         except Rejected as error:
             done = op.fail(f"refused: {error}")
-        except Unanswered as error:
+        except DepthUnknown as error:
             done = op.fail(str(error))
         except TimeoutError:
             done = op.info("no receipt in time")
@@ -260,7 +260,7 @@ class StompClient:
                 return None
             if loop.time() >= patience:
                 if depths is None or not self._connection.connected:
-                    raise Unanswered("the number of remaining messages is unknown")
+                    raise DepthUnknown("the number of remaining messages is unknown")
                 return None
 
     def outdated(self, arrived: float) -> bool:

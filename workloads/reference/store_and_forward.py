@@ -86,8 +86,8 @@ class StoreAndForwardWorkload(QueueWorkload):
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client of a local server; or a consumer at the HA server."""
         ha_server, *own = cluster.servers
-        options, surface = cluster.test.options, self.surface_of(cluster.test)
+        options, coverage = cluster.test.options, self.coverage_of(cluster.test)
         if thread < options["producers"] or options["consume_at"] == AT_OWN_SERVER:
             nodes = own[thread % len(own)]
-            return RemoteClient(SubCluster(cluster, nodes), host, thread if len(nodes) > 1 else 0, surface)
-        return QueueClient(SubCluster(cluster, ha_server), host, thread, surface)
+            return RemoteClient(SubCluster(cluster, nodes), host, thread if len(nodes) > 1 else 0, coverage)
+        return QueueClient(SubCluster(cluster, ha_server), host, thread, coverage)

@@ -32,8 +32,8 @@ from stormproof.generator import (
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TOPIC as DRAWS
-from workloads.feature_coverage import SURFACE, UNSUBSCRIBE
-from workloads.feature_workload import SurfacedWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE
+from workloads.feature_workload import FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.topic_client import TopicClient, selects, topic_name
 from workloads.subscribers import Publishes, Subscriber, subscriptions
@@ -42,12 +42,12 @@ SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event is delivered to several subscribers."""
 MAX_TOPICS = 30
 DELETES = 0.3
-"""The share of a durable subscriber's departures that delete the subscription, where the surface is used."""
-SURFACE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
+"""The share of a durable subscriber's departures that delete the subscription, where all features are used."""
+COVERAGE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
 """Patterns that subscriptions then use in addition to the test's own patterns."""
 
 
-class TopicWorkload(SurfacedWorkload):
+class TopicWorkload(FeatureWorkload):
     """Producers send with receipts; each subscriber holds one subscription and acknowledges each message."""
 
     name = "topic"
@@ -71,7 +71,7 @@ class TopicWorkload(SurfacedWorkload):
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
-        SURFACE,
+        FEATURE_COVERAGE,
     )
     guarantees = ("topic-lost", "topic-phantom", "topic-duplicated", "topic-order", "agreement", "gaps", "depth")
 
@@ -113,7 +113,7 @@ class TopicWorkload(SurfacedWorkload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
-        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.surface_of(cluster.test),
+        return TopicClient(cluster, host, thread, self.pattern(cluster.test, thread), self.coverage_of(cluster.test),
                            self._latest)
 
     @staticmethod
@@ -136,7 +136,7 @@ class TopicWorkload(SurfacedWorkload):
             taker = self._subscriber(test, thread - producers, "receive", seeds[thread])
             if taker.ask == "listen" or not options["stay"]:
                 return taker
-            found = self.surface_of(test)
+            found = self.coverage_of(test)
             deletes = DELETES if found is not None and UNSUBSCRIBE in found.features else 0.0
             return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9), deletes=deletes)
 
@@ -172,8 +172,8 @@ def _patterns(options: Mapping[str, Any]) -> list[str]:
 def _pattern(test: Test, key: int) -> str:
     """Return a subscription's pattern: the patterns are assigned in turn, to the durable and to the transient ones."""
     patterns, durables = _patterns(test.options), test.options["durables"]
-    if test.options[SURFACE.name]:
-        known = [pattern for pattern in SURFACE_PATTERNS if _mask(pattern, test.options["topics"])]
+    if test.options[FEATURE_COVERAGE.name]:
+        known = [pattern for pattern in COVERAGE_PATTERNS if _mask(pattern, test.options["topics"])]
         return test.rng(f"surface/pattern/{key}").choice([*patterns, *known])
     return patterns[(key if key < durables else key - durables) % len(patterns)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
-from workloads.feature_coverage import SEND_TX, Surface
+from workloads.feature_coverage import SEND_TX, FeatureCoverage
 from workloads.messages import encode_body
 from workloads.reference.connection import ConnectionBroken, Rejected
 from workloads.reference.consumer import MessageConsumer
@@ -42,14 +42,14 @@ class TopicClient(StompClient):
     number of messages that the broker may push ahead of the acknowledgements."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
-                 surface: Surface | None = None, latest: dict[int, int] | None = None) -> None:
+                 coverage: FeatureCoverage | None = None, latest: dict[int, int] | None = None) -> None:
         """Create a client; ``latest`` receives the number of a deleted subscription's successor of the same name."""
         super().__init__(cluster, host, first)
         self._latest = latest if latest is not None else {}
-        self.surface = surface
-        if surface is not None:
-            self.manner = surface.manner(first)
-            self._taker = MessageConsumer(self, self.manner, surface, self._destination, "receive")
+        self.coverage = coverage
+        if coverage is not None:
+            self.style = coverage.style(first)
+            self._taker = MessageConsumer(self, self.style, coverage, self._destination, "receive")
         self._pattern = pattern
         self._subscription: str | None = None
         self._asked = 0
@@ -62,14 +62,14 @@ class TopicClient(StompClient):
             ConnectionBroken: it was transient: the next subscriber is another process.
         """
         self._subscription = None
-        if self.surface is not None:
+        if self.coverage is not None:
             self._taker.reset()
         if self._transient:
             raise ConnectionBroken("the subscription went with it")
 
     def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
         """Return the further operations that were carried out."""
-        if over and self.surface is not None:
+        if over and self.coverage is not None:
             self._taker.leave()
         return super().notes(over=over)
 
@@ -89,8 +89,8 @@ class TopicClient(StompClient):
         key = op.key or 0
         if op.f == "publish":
             headers = {"destination": f"{TOPIC_PREFIX}{topic_name(key)}", "content-type": "text/plain"}
-            if self.surface is not None:
-                return await self._publish(op, headers, self.surface)
+            if self.coverage is not None:
+                return await self._publish(op, headers, self.coverage)
             await self.request("SEND", headers, encode_body(op.value))
         elif op.f == "listen":
             self._transient = True
@@ -109,29 +109,29 @@ class TopicClient(StompClient):
             return await self._take(op)
         return op.ok()
 
-    async def _publish(self, op: Op, headers: dict[str, str], surface: Surface) -> Op:
+    async def _publish(self, op: Op, headers: dict[str, str], coverage: FeatureCoverage) -> Op:
         """Publish drawn content, perhaps in a separate transaction."""
-        content = surface.content(op.value)
+        content = coverage.content(op.value)
         headers |= content.headers
-        surface.use("publish", *content.items)
-        if not self.manner.will(SEND_TX, 0.2):
+        coverage.use("publish", *content.items)
+        if not self.style.will(SEND_TX, 0.2):
             await self.request("SEND", headers, content.body)
             return op.ok()
-        name = self.manner.transaction()
+        name = self.style.transaction()
         try:
             await self.request("BEGIN", {"transaction": name})
             await self.request("SEND", headers | {"transaction": name}, content.body)
-            await self.manner.linger(0.25)
+            await self.style.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
             return op.fail(f"not committed: {error or 'no receipt in time'}")
         await self.request("COMMIT", {"transaction": name})
-        surface.use("topic-in-transaction")
+        coverage.use("topic-in-transaction")
         return op.ok()
 
     async def _subscribe(self, headers: dict[str, str]) -> None:
         if self._subscription is not None:
             return
-        if self.surface is not None:
+        if self.coverage is not None:
             headers |= {"destination": f"{TOPIC_PREFIX}{self._pattern}"}
             await self._taker.subscribe(headers, automatic=self._transient)
             self._subscription = self._taker.subscription
@@ -143,9 +143,9 @@ class TopicClient(StompClient):
         self._subscription = name
 
     async def _unsubscribe(self, headers: dict[str, str]) -> None:
-        if self._subscription is not None and self.surface is not None:
+        if self._subscription is not None and self.coverage is not None:
             await self._taker.unsubscribe(Op(INVOKE, "detach"), headers)
-            self.surface.use(*(["durable-deleted"] if headers else []))
+            self.coverage.use(*(["durable-deleted"] if headers else []))
             self._subscription = None
         elif self._subscription is not None:
             await self.request("UNSUBSCRIBE", {"id": self._subscription, **headers})
@@ -161,7 +161,7 @@ class TopicClient(StompClient):
             return op.fail("empty")
         if trouble := self._misrouted(message):
             return op.info("not what was asked for", trouble)
-        if self.surface is not None:
+        if self.coverage is not None:
             self._connection.messages.appendleft(message)
             return await self._taker.take(op, self.poll)
         return await acknowledge(self, op, message)

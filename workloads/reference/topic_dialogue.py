@@ -51,9 +51,9 @@ _MOST_STEPS = 7
 _NOBODY = "127.0.0.1:9"
 """A subscriber's endpoint at which nothing listens: no event is delivered there."""
 RETRIES = "icestorm-retries"
-"""Item of the surface: the number of times that a subscriber was retried until it was removed."""
+"""Counted item: the number of times that a subscriber was retried until it was removed."""
 PAGES = "icestorm-pages"
-"""Item of the surface: the number of continuation pages of lists."""
+"""Counted item: the number of continuation pages of lists."""
 _LONGEST = 200
 """Upper bound of the characters of a name."""
 _SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (

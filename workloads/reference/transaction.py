@@ -41,8 +41,8 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TRANSACTION as DRAWS
-from workloads.feature_coverage import SURFACE
-from workloads.feature_workload import SurfacedWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE
+from workloads.feature_workload import FeatureWorkload
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.queue import Drain
@@ -124,7 +124,7 @@ class Recovers(Generator):
         return lift(None) if done else self
 
 
-class TransactionWorkload(SurfacedWorkload):
+class TransactionWorkload(FeatureWorkload):
     """Writers, consumers of their parts; producers, movers, consumers of the moved messages; with XA a recoverer."""
 
     name = "transaction"
@@ -146,10 +146,10 @@ class TransactionWorkload(SurfacedWorkload):
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that each step of the drain may take"),
         Option("min_ok", 25, "confirmed commits, and moves, below which the verdict is unknown"),
-        SURFACE,
+        FEATURE_COVERAGE,
     )
     guarantees = ("atomic", "exactly-once", "tx-phantom", "prepared", "duplicated", "depth")
-    looked_at = ("content", "subscription", "refusal")
+    observation_checks = ("content", "subscription", "refusal")
 
     def __init__(self) -> None:
         self._decisions = Decisions()
@@ -188,7 +188,7 @@ class TransactionWorkload(SurfacedWorkload):
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
         self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED))
-        return TransactionClient(cluster, host, thread, self._decisions, self.surface_of(cluster.test))
+        return TransactionClient(cluster, host, thread, self._decisions, self.coverage_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
         """Commit and send at their share of the test's rate; move and take messages as they arrive."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
-from workloads.feature_coverage import ABORTS, NACK_TX, SEND_TX, Surface
+from workloads.feature_coverage import ABORTS, NACK_TX, SEND_TX, FeatureCoverage
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.consumer import OBSERVE, value_of
 from workloads.reference.decisions import Decisions, xid_of
@@ -31,8 +31,8 @@ class TransactionClient(QueueClient):
     """One process; ``decisions`` is the coordinator's log, shared by all."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, decisions: Decisions,
-                 surface: Surface | None = None) -> None:
-        super().__init__(cluster, host, first, surface)
+                 coverage: FeatureCoverage | None = None) -> None:
+        super().__init__(cluster, host, first, coverage)
         self._decisions = decisions
         self._xa = self._options["transactions"] == "xa"
 
@@ -63,7 +63,7 @@ class TransactionClient(QueueClient):
         message = await (self.await_drained(source) if op.f == "finish" else self.poll())
         if message is None:
             return op.fail("empty")
-        if self.surface is not None:
+        if self.coverage is not None:
             self._taker.compare(op, message)
         try:
             if self._will(ABORTS, 0.08):
@@ -80,15 +80,15 @@ class TransactionClient(QueueClient):
         return done if done.type == "fail" else done._replace(value=value_of(message))
 
     def _will(self, feature: str, chance: float) -> bool:
-        return self.surface is not None and self.manner.will(feature, chance)
+        return self.coverage is not None and self.style.will(feature, chance)
 
     async def _linger(self, chance: float) -> None:
-        if self.surface is not None:
-            await self.manner.linger(chance)
+        if self.coverage is not None:
+            await self.style.linger(chance)
 
     async def _move_in_vain(self, op: Op, message: Frame) -> None:
         """Abort a transaction, with XA after PREPARE, so that the message returns to its queue."""
-        name = await self._begin(op) if self._xa else self.manner.transaction()
+        name = await self._begin(op) if self._xa else self.style.transaction()
         if not self._xa:
             await self.request("BEGIN", {"transaction": name})
         about = {"destination": self.target((op.key or 0) + 1), "transaction": name}
@@ -99,7 +99,7 @@ class TransactionClient(QueueClient):
 
     async def _end_in_vain(self, op: Op, name: str) -> None:
         """ABORT; with XA, abort the branch after PREPARE."""
-        assert self.surface is not None
+        assert self.coverage is not None
         if self._xa:
             xid = xid_of(op.value)
             await self.request("PREPARE", {"transaction": name})
@@ -109,10 +109,10 @@ class TransactionClient(QueueClient):
                 self._note_refusal(op, xid, error)
                 raise
             self._decisions.leave(xid)
-            self.surface.use("xa-abort-prepared")
+            self.coverage.use("xa-abort-prepared")
         else:
             await self.request("ABORT", {"transaction": name})
-            self.surface.use("abort-of-move")
+            self.coverage.use("abort-of-move")
 
     async def _begin(self, op: Op) -> str:
         """Begin the transaction; return the name that its frames carry."""
@@ -136,9 +136,9 @@ class TransactionClient(QueueClient):
             return await self._abort(op, name)
         if self._xa and not self._will(SEND_TX, 0.15):
             return await self._two_phases(op, name)
-        if self._xa and self.surface is not None:
+        if self._xa and self.coverage is not None:
             self._decisions.leave(xid_of(op.value))  # other clients ignore a branch that is not prepared
-            self.surface.use("xa-one-phase")
+            self.coverage.use("xa-one-phase")
         try:
             await self.request("COMMIT", {"transaction": name})
         except NotSent as error:
@@ -181,15 +181,15 @@ class TransactionClient(QueueClient):
         except _TROUBLE as error:  # the decision stands in any case, and the recoverer carries it out
             return _unconfirmed(op, error)
         self._decisions.settled(xid)
-        if self.surface is not None and self._will(ABORTS, 0.2):
-            await self._commit_again(op, xid, self.surface)
+        if self.coverage is not None and self._will(ABORTS, 0.2):
+            await self._commit_again(op, xid, self.coverage)
         return op.ok()
 
-    async def _commit_again(self, op: Op, xid: str, surface: Surface) -> None:
+    async def _commit_again(self, op: Op, xid: str, coverage: FeatureCoverage) -> None:
         """Commit again, as a client does that missed the receipt of COMMIT: it is confirmed again."""
         try:
             await self.request("COMMIT", {"x-xid": xid})
-            surface.use("xa-commit-again")
+            coverage.use("xa-commit-again")
         except Rejected as error:
             self._note_refusal(op, xid, error)
         except (NotSent, ConnectionBroken, TimeoutError):

@@ -23,8 +23,8 @@ from itertools import islice
 
 from nodes.timeouts import within
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, Link
-from workloads.reference.durable.repository import Repository, Stored
+from workloads.reference.durable.links import MESSAGE_ID, SENT_AGAIN, BrokerLink
+from workloads.reference.durable.repository import MessageRepository, StoredMessage
 
 logger = logging.getLogger("stormproof.durable")
 
@@ -58,11 +58,11 @@ class _Entry:
     ``outcome``: completes when the message is confirmed or refused.
     """
 
-    message: Stored
+    message: StoredMessage
     outcome: asyncio.Future[None]
     stored: bool = False
     maybe: bool = False
-    link: Link | None = None
+    link: BrokerLink | None = None
 
 
 class DurableConnection:
@@ -72,8 +72,8 @@ class DurableConnection:
     client there. ``forgets`` is a bug that can be switched on: the repository forgets a message when it is sent.
     """
 
-    def __init__(self, name: str, repository: Repository, make_link: Callable[[], Link], patience: Patience,
-                 on_step: Callable[[str], None] = lambda step: None, forgets: bool = False) -> None:
+    def __init__(self, name: str, repository: MessageRepository, make_link: Callable[[], BrokerLink],
+                 patience: Patience, on_step: Callable[[str], None] = lambda step: None, forgets: bool = False) -> None:
         """Load the stored messages and begin a session; raises OSError when the repository fails."""
         self._forgets = forgets
         self._name, self._repository, self._make_link, self._patience = name, repository, make_link, patience
@@ -82,7 +82,7 @@ class DurableConnection:
             _Entry(message, _future(), stored=True, maybe=True) for _, message in sorted(repository.messages.items()))
         self._session = repository.begin_session()
         self._number = 0
-        self._link: Link | None = None
+        self._link: BrokerLink | None = None
         self._online = asyncio.Event()
         self._online.set()
         self._changed = asyncio.Event()
@@ -106,7 +106,7 @@ class DurableConnection:
         self._step(BEGUN)
         self._demand_sound()
         self._number += 1
-        entry = _Entry(Stored(self._session, self._number, queue, dict(headers or {}), body), _future())
+        entry = _Entry(StoredMessage(self._session, self._number, queue, dict(headers or {}), body), _future())
         self._repository.demand_room(entry.message)
         direct = self.connected and not any(each.stored for each in self._line)
         if not direct:
@@ -149,7 +149,7 @@ class DurableConnection:
         """The number of accepted messages that no broker has confirmed yet."""
         return len(self._line)
 
-    def take_refusals(self) -> list[tuple[Stored, str]]:
+    def take_refusals(self) -> list[tuple[StoredMessage, str]]:
         """Return the messages that a broker refused after they had entered the repository, with its reasons; each is
         returned once."""
         return self._repository.take_refusals()
@@ -212,7 +212,7 @@ class DurableConnection:
                 await asyncio.wait([*self._sending])
         return True
 
-    async def _serve(self, link: Link) -> None:
+    async def _serve(self, link: BrokerLink) -> None:
         """Send the queued messages in order, until the link is over."""
         while not link.over and self._online.is_set() and self.failure is None:
             self._changed.clear()
@@ -234,7 +234,7 @@ class DurableConnection:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def _hand(self, link: Link, entry: _Entry) -> None:
+    async def _hand(self, link: BrokerLink, entry: _Entry) -> None:
         """Send a message on a link, and handle the outcome."""
         message = entry.message
         headers = {**message.headers, MESSAGE_ID: f"{self._name}/{message.session}/{message.number}"}

@@ -19,7 +19,7 @@ SENT_AGAIN = "x-sent-again"
 """Header of a copy that may not be the first: the number of the connection on which it was sent."""
 
 
-class Link(Protocol):
+class BrokerLink(Protocol):
     """One connection to a serving broker; it is used once."""
 
     @property
@@ -91,7 +91,7 @@ class StompLink:
         await self._connection.abort()
 
 
-class NeutralLink:
+class GenericLink:
     """A link to a broker of any kind, whose messages have no headers; ``mark`` puts the headers into the body."""
 
     def __init__(self, addresses: Sequence[Address], connect: Callable[[], QueueConnection], local: str,

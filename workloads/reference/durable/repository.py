@@ -38,7 +38,7 @@ class RepositoryFull(Exception):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredMessage:
     """A message: ``session`` and ``number`` are its identity, and increase in the order in which messages were
     accepted."""
 
@@ -59,7 +59,7 @@ class Stored:
         return len(self.body) + len(self.queue) + sum(len(name) + len(text) for name, text in self.headers.items())
 
 
-class Repository:
+class MessageRepository:
     """The repository in ``storage``, with a limit of bytes and of messages.
 
     ``session`` numbers the connections to brokers, including those of earlier processes. ``messages`` are the messages
@@ -71,8 +71,8 @@ class Repository:
     """
 
     def __init__(self, storage: Storage, max_bytes: int = 64 << 20, max_messages: int = 100_000) -> None:
-        self.messages: dict[tuple[int, int], Stored] = {}
-        self.refusals: dict[tuple[int, int], tuple[Stored, str]] = {}
+        self.messages: dict[tuple[int, int], StoredMessage] = {}
+        self.refusals: dict[tuple[int, int], tuple[StoredMessage, str]] = {}
         self.session = 0
         self.set_aside = 0
         """Bytes of an unfinished end that were found when the repository was opened."""
@@ -89,13 +89,13 @@ class Repository:
             storage.close()
             raise
 
-    def demand_room(self, message: Stored) -> None:
+    def demand_room(self, message: StoredMessage) -> None:
         """Raise RepositoryFull when there is no room for the message."""
         held = len(self.messages) + len(self.refusals)
         if held >= self._max_messages or self._bytes + message.size > self._max_bytes:
             raise RepositoryFull(f"{self._storage.name} holds {held:,} messages ({self._bytes:,} bytes) already")
 
-    def write(self, message: Stored) -> None:
+    def write(self, message: StoredMessage) -> None:
         """Append a message; it is on disk after ``sync``. Raises OSError."""
         self._add([_MESSAGE, message.session, message.number, message.queue, dict(message.headers), message.body])
         self._keep(message)
@@ -106,20 +106,20 @@ class Repository:
             self._storage.sync()
         self._synced = self._end
 
-    def done(self, message: Stored) -> None:
+    def done(self, message: StoredMessage) -> None:
         """Record that a broker has confirmed the message. Raises OSError."""
         if message.place in self.messages:
             self._add([_DONE, *message.place])
             self._forget(message.place)
             self._tidy()
 
-    def refuse(self, message: Stored, reason: str) -> None:
+    def refuse(self, message: StoredMessage, reason: str) -> None:
         """Record that a broker has refused the message for good; it is kept until a caller takes it. Raises OSError."""
         self._add([_REFUSED, *message.place, reason])
         self.sync()
         self._set_refused(message.place, reason)
 
-    def take_refusals(self) -> list[tuple[Stored, str]]:
+    def take_refusals(self) -> list[tuple[StoredMessage, str]]:
         """Return and forget the messages that were refused, with the reasons. Raises OSError."""
         taken = list(self.refusals.values())
         for message, _ in taken:
@@ -139,7 +139,7 @@ class Repository:
         """Release the storage for other processes."""
         self._storage.close()
 
-    def _keep(self, message: Stored) -> None:
+    def _keep(self, message: StoredMessage) -> None:
         self.messages[message.place] = message
         self._bytes += message.size
 
@@ -257,7 +257,7 @@ class Repository:
     def _replay(self, content: list[Any], end: int) -> None:
         match content:
             case [str(kind), int(session), int(number), str(queue), dict(headers), bytes(body)] if kind == _MESSAGE:
-                self._keep(Stored(session, number, queue, headers, body))
+                self._keep(StoredMessage(session, number, queue, headers, body))
             case [str(kind), int(session), int(number)] if kind == _DONE:
                 self._forget((session, number))
             case [str(kind), int(session), int(number), str(reason)] if kind == _REFUSED:
@@ -272,7 +272,7 @@ class Repository:
 class _Failing:
     """A guard of disk accesses: it remembers a failure of the disk, and refuses all later accesses."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: MessageRepository) -> None:
         self._repository = repository
 
     def __enter__(self) -> None:
