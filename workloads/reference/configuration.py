@@ -21,6 +21,7 @@ from stormproof.operation import Op
 from workloads.draws import CONFIGURATION as DRAWS
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.reference.connection import ConnectionBroken
+from workloads.reference.stomp_client import StompCluster
 from workloads.reference.subscriptions import (
     CREATE,
     DESTROY,
@@ -31,7 +32,6 @@ from workloads.reference.subscriptions import (
     UNLINK,
     ManagedConnection,
     SubscriptionsWorkload,
-    TopicCluster,
 )
 
 QUEUE, EXCHANGE, BINDING = "queue", "exchange", "binding"
@@ -101,7 +101,7 @@ class ConfigurationClient(ManagedConnection):
 
     destination = MANAGEMENT
 
-    def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
         super().__init__(cluster, host, first)
         self._things = Things.of(cluster.test.options)
 
@@ -111,7 +111,7 @@ class ConfigurationClient(ManagedConnection):
         Raises:
             ConnectionBroken: no broker accepted the client, or none could report whether they exist.
         """
-        await self._connection.open(self._open_timeout)
+        await self._connection.open(self.open_timeout)
         wanted = [("create-exchange", {"exchange": FIXED_EXCHANGE}, "exchange-exists")]
         wanted += [("create-queue", {"queue": f"bound{number}"}, "queue-exists")
                    for number in range(self._things.bindings)]

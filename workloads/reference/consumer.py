@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nodes.stomp import Frame
-from stormproof.operation import INFO, INVOKE, Op
+from stormproof.operation import INVOKE, Op
 from workloads.feature_coverage import (
     ABORTS,
     ACK_TX,
@@ -36,10 +36,9 @@ from workloads.feature_coverage import (
 )
 from workloads.messages import decode_body
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.stomp_client import StompClient
+from workloads.reference.stomp_client import OBSERVE, StompClient
 from workloads.subscribers import GIVEN_BACK
 
-OBSERVE = "observe"
 NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"
 _TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 _MOST_AT_ONCE = 4
@@ -290,8 +289,7 @@ class MessageConsumer:
         self.compare(op, message)
 
     def _note(self, op: Op, value: Any, error: str, place: int | None = None) -> None:
-        begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
-        self._client.note(begun, begun._replace(type=INFO, error=error, node=self._client.node), place=place)
+        self._client.observe(op, value, error, node=self._client.node, place=place)
 
 
 async def expect_refusal(client: StompClient, coverage: FeatureCoverage, op: Op, command: str, headers: dict[str, str],
@@ -303,8 +301,7 @@ async def expect_refusal(client: StompClient, coverage: FeatureCoverage, op: Op,
     except Rejected:
         coverage.use("refused-commands")
         return op.fail(GIVEN_BACK)
-    begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
-    client.note(begun, begun._replace(type=INFO, error=f"{NOT_REFUSED}: {command} with {why}", node=client.node))
+    client.observe(op, None, f"{NOT_REFUSED}: {command} with {why}", node=client.node)
     return op.fail(GIVEN_BACK)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nodes.stomp import Frame
 from nodes.timeouts import within
-from stormproof.operation import INFO, INVOKE, Op
+from stormproof.operation import Op
 from workloads.feature_coverage import FeatureCoverage, difference_of
 from workloads.reference.auto_ack import AutoAckDialogue
 from workloads.reference.broker_limits import BrokerFull, Capacity, needs_capacity
@@ -45,7 +45,7 @@ from workloads.reference.second_connection import SecondConnection
 from workloads.reference.second_principal import NOBODY, SecondPrincipal
 from workloads.reference.stomp_client import StompClient, StompCluster
 
-OBSERVE, SETTLE = "observe", "settle"
+SETTLE = "settle"
 NOT_AS_MODELLED = "not as modelled"
 _REMEMBERED = 40
 """The number of commands and messages that a process reports with a deviation from the model."""
@@ -109,7 +109,7 @@ class DialogueClient(StompClient):
         self.mine = mine
         self.coverage = coverage
         self.rng = rng
-        self._limits = ClientLimits.of(self._options)
+        self._limits = ClientLimits.of(self.options)
         self._room = Capacity(self._limits)
         self.model = BrokerModel(self._limits)
         self._numbers = 0
@@ -119,13 +119,13 @@ class DialogueClient(StompClient):
         """Branch -> the time at which its end was confirmed, by the clock of the loop."""
         self._answered_in_order = False
         """True if a command of this step was answered after all messages that were due before it."""
-        self._second_principal = SecondPrincipal(mine, rng, self.model, self._settings, lambda: list(self._addresses),
-                                float(self._options["op_timeout"]), self._recover, Mismatch)
+        self._second_principal = SecondPrincipal(mine, rng, self.model, self.settings, lambda: list(self.addresses),
+                                self.op_timeout, self._recover, Mismatch)
         self._counts = not cluster.exchanges
         """True if the number of redeliveries survives a change of primary."""
         objects, self._automatic = ExchangeDialogue(self), AutoAckDialogue(self)
-        self._second_connection = SecondConnection(self, self._settings, lambda: list(self._addresses),
-                                    float(self._options["op_timeout"]), self._limits,
+        self._second_connection = SecondConnection(self, self.settings, lambda: list(self.addresses),
+                                    self.op_timeout, self._limits,
                                     counts=self._counts, branches=not cluster.exchanges)
         # Where limits are low, topics get a higher weight.
         limits = self._limits
@@ -137,7 +137,7 @@ class DialogueClient(StompClient):
             (2, self._be_refused), (1, self._be_slow), (2, self._have_company),
             # With frames without a receipt, or automatic acknowledgement, the outcome could not be known.
             *([] if self._room.small else [(2, self._send_many)]), (2, self._settle_many),
-            *([(1, self._be_taken_over)] if self._settings.reliable else
+            *([(1, self._be_taken_over)] if self.settings.reliable else
               [] if self._room.small else [(2, self._take_automatically)]),
             *([(5, self._visit)] if visits and not self._room.small else []),
             *([(8, objects.configure), (6, objects.send)] if cluster.exchanges else
@@ -185,7 +185,7 @@ class DialogueClient(StompClient):
             self.coverage.use("closed-for-idleness")
         elif not self._parting:
             self.said.append("the connection is lost")
-            await asyncio.sleep(_BEATS_MISSED * max(self._settings.heartbeat, _SHORTEST_BEAT))
+            await asyncio.sleep(_BEATS_MISSED * max(self.settings.heartbeat, _SHORTEST_BEAT))
         await super()._open_again()
         self._parting = False
 
@@ -236,7 +236,7 @@ class DialogueClient(StompClient):
             raise Mismatch(f"{command} was refused ({error})") from None
         if full:
             raise Mismatch(f"{command} was confirmed by a broker that is full")
-        self._answered_in_order |= command in _IN_ORDER and not self._options.get("as_documented")
+        self._answered_in_order |= command in _IN_ORDER and not self.options.get("as_documented")
         return answer
 
     def content(self) -> tuple[dict[str, str], bytes]:
@@ -293,7 +293,7 @@ class DialogueClient(StompClient):
         try:
             await self.say(command, headers, body)
         except ConnectionBroken:
-            if self._settings.reliable and self._connection.refused:
+            if self.settings.reliable and self._connection.refused:
                 raise Mismatch("a command without a receipt was refused") from None
             raise
         await self._be_safe()  # receipts of messages may be early
@@ -553,7 +553,7 @@ class DialogueClient(StompClient):
 
     def _remembered(self) -> dict[str, str]:
         """Return the outcomes of branches that the broker certainly remembers: only recent ones, where it keeps few."""
-        forgets = int(self._options.get("max_outcomes", _MANY)) < _MANY
+        forgets = int(self.options.get("max_outcomes", _MANY)) < _MANY
         since = asyncio.get_running_loop().time() - _JUST_NOW
         return {xid: outcome for xid, outcome in self.model.outcomes.items()
                 if not forgets or self._ended.get(xid, since) > since}  # fmt: skip
@@ -582,7 +582,7 @@ class DialogueClient(StompClient):
 
     async def _be_safe(self) -> None:
         """Wait until all confirmed frames are safe: early confirmed frames would be undone with the connection."""
-        async with within(float(self._options["op_timeout"])):
+        async with within(self.op_timeout):
             await self._connection.settled()
 
     async def _come_back(self) -> None:
@@ -594,7 +594,7 @@ class DialogueClient(StompClient):
     async def _be_refused(self) -> None:
         """Send an invalid command: it is refused, has no effect, and ends the connection."""
         about = About(self.mine, self.model, self._limits, self._remembered(),
-                      tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self._settings.reliable)
+                      tuple(f"/topic/{self.mine}.{topic}" for topic in _TOPICS), self._counts, self.settings.reliable)
         found = invalid_commands(about)
         # Choose the kind first, since some kinds have many commands. Commands that depend on the current state precede
         # those that are always available.
@@ -609,7 +609,7 @@ class DialogueClient(StompClient):
             self.model.settle("ACK", subscription, message)
         await self._be_safe()
         self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
-        connection, patience = self._connection, float(self._options["op_timeout"])
+        connection, patience = self._connection, self.op_timeout
         refusing = asyncio.ensure_future(connection.request(
             one.command, one.headers, one.body, patience, gap=int(one.gap), garble=one.garble))
         await asyncio.sleep(0)
@@ -620,7 +620,7 @@ class DialogueClient(StompClient):
         except (Rejected, ConnectionBroken) as end:
             if not isinstance(end, Rejected) and not connection.refused:
                 raise
-            if self._settings.reliable and connection.unnamed and one.named:
+            if self.settings.reliable and connection.unnamed and one.named:
                 raise Mismatch(f"the refusal of {why} does not name its receipt") from None
             self.coverage.use(*one.items)
             await self._come_back()
@@ -636,7 +636,7 @@ class DialogueClient(StompClient):
         twin = self._connection.twin()
         self.said.append("taken over")
         try:
-            await twin.open(float(self._options["open_timeout"]))
+            await twin.open(self.open_timeout)
             self.coverage.use("taken-over")
         except ConnectionBroken:
             self.said[-1] += ", in vain"
@@ -664,7 +664,7 @@ class DialogueClient(StompClient):
         if self.model.overflows():
             self.said.append("more for transient subscriptions than they may hold")
             await self._be_safe()
-            if not await self._connection.ended(float(self._options["op_timeout"])):
+            if not await self._connection.ended(self.op_timeout):
                 await self.say("RECOVER", {})
                 raise Mismatch("a connection goes on whose subscriptions hold more than they may")
             self.coverage.use("transient-overflow")
@@ -767,7 +767,7 @@ class DialogueClient(StompClient):
             self.compare(message)
         if self._counts:
             await self._end_what_others_left()
-        if self._settings.reliable:
+        if self.settings.reliable:
             await self._leave_for_good()
 
     async def _leave_for_good(self) -> None:
@@ -806,7 +806,7 @@ class DialogueClient(StompClient):
     async def _await_one(self) -> None:
         """Wait for a message, if none has arrived and one is due; all is healed, so it has to arrive."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + float(self._options["drain_patience"])
+        until = loop.time() + float(self.options["drain_patience"])
         self._look()
         while not self._held():
             message = await self.poll()
@@ -818,5 +818,4 @@ class DialogueClient(StompClient):
 
     def _note(self, op: Op, what: str) -> None:
         kind = what.partition(" (")[0]
-        begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
-        self.note(begun, begun._replace(type=INFO, error=f"{NOT_AS_MODELLED}: {kind}", node=self.node))
+        self.observe(op, None, f"{NOT_AS_MODELLED}: {kind}", node=self.node)

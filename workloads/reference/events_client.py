@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from stormproof.backoff import Backoff
-from stormproof.contracts.cluster import NodeStatus
-from stormproof.operation import INVOKE, Op
+from stormproof.operation import Op
 from workloads.event_names import (
     COSTS,
     FIRST_PORT,
@@ -28,47 +27,23 @@ from workloads.event_names import (
 )
 from workloads.feature_coverage import FeatureCoverage, difference
 from workloads.messages import encode_body
-from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, Settings, StompConnection
-from workloads.reference.consumer import NOT_AS_SENT, OBSERVE, value_of
+from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.consumer import NOT_AS_SENT, value_of
 from workloads.reference.pushed_events import PushedEvents
-from workloads.reference.stomp_client import StompCluster
+from workloads.reference.stomp_client import StompCluster, StompEndpoint, json_request
 
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
 _ONE = "one"
 """The value of ``publisher_endpoints`` with which a proxy names one replica."""
 
 
-class EventCluster(StompCluster, Protocol):
-    """A cluster that reports the number of events that wait for each subscriber."""
-
-    async def statuses(self) -> Sequence[NodeStatus]:
-        """Query all nodes at once, and return their statuses in node order."""
-        ...
-
-
-class EventClient:
+class EventClient(StompEndpoint):
     """The base of publishers and subscribers: requests to the topic manager, at any replica that answers."""
 
-    def __init__(self, cluster: EventCluster, host: str, first: int, coverage: FeatureCoverage | None) -> None:
-        """Create a client on client host ``host``; ``first`` is the position in the list of replicas at which it
-        begins."""
-        options = cluster.test.options
-        self.cluster = cluster
-        self.options = options
-        addresses = list(cluster.client_addresses())
-        self.place = first % len(addresses)
-        self.addresses = addresses
+    def __init__(self, cluster: StompCluster, host: str, first: int, coverage: FeatureCoverage | None) -> None:
+        super().__init__(cluster, host, first)
         self.host = cluster.backend.address(host)
-        self.names = dict(zip(addresses, cluster.node_names, strict=True))
-        self.op_timeout = float(options["op_timeout"])
         self.coverage = coverage
-        self.unserved = False
-        self._noted: list[tuple[Op, Op]] = []
-
-    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """Return the noted operations, as ``stormproof.contracts.client.Noting`` defines."""
-        noted, self._noted = self._noted, []
-        return noted
 
     def address(self, key: int) -> tuple[str, str]:
         """Return the topic and the cost of an event with this key."""
@@ -87,15 +62,6 @@ class EventClient:
     async def close(self) -> None:
         """Disconnect."""
 
-    def connection(self, addresses: Sequence[Address]) -> StompConnection:
-        """Return an unreliable connection (a single TCP connection) to the first of these addresses that accepts the
-        client."""
-        settings = Settings(
-            login=self.cluster.login, passcode=self.cluster.passcode, local_host=self.host, reliable=False,
-            heartbeat=float(self.options["client_heartbeat"]),
-        )  # fmt: skip
-        return StompConnection(addresses, settings)
-
     async def manage(self, request: str, body: Mapping[str, Any]) -> Any:
         """Return the answer to a request; an error that reports the requested state as already reached counts as
         success.
@@ -105,11 +71,10 @@ class EventClient:
             NotSent: the request can't be carried out.
         """
         rotated = self.addresses[self.place :] + self.addresses[: self.place]
-        connection = self.connection(rotated)
-        await connection.open(float(self.options["open_timeout"]))
+        connection = StompConnection(rotated, self.settings)
+        await connection.open(self.open_timeout)
         try:
-            headers = {"destination": TOPIC_MANAGER, "x-request": request, "content-type": "application/json"}
-            answer = await connection.request("SEND", headers, json.dumps(body).encode(), self.op_timeout)
+            answer = await connection.request("SEND", *json_request(TOPIC_MANAGER, request, body), self.op_timeout)
         except (TimeoutError, NotSent, Rejected) as error:
             self.place = (self.place + 1) % len(self.addresses)  # an inactive replica would delay the client
             raise ConnectionBroken(str(error) or "no answer in time") from None
@@ -133,7 +98,7 @@ class Publisher(EventClient):
     ``single-endpoint``: it was configured with one endpoint, and knows no other.
     """
 
-    def __init__(self, cluster: EventCluster, host: str, first: int, kind: str,
+    def __init__(self, cluster: StompCluster, host: str, first: int, kind: str,
                  coverage: FeatureCoverage | None = None) -> None:
         super().__init__(cluster, host, first, coverage)
         self._kind, self._operation = kind, "non-replicated-publisher"
@@ -166,8 +131,7 @@ class Publisher(EventClient):
                 done = op.fail(f"refused: {error}")
             except TimeoutError:
                 done = op.info("no receipt in time")
-            peer = self._proxy.peer if self._proxy is not None else None
-            return done._replace(node=self.names.get(peer) if peer is not None else None)
+            return done._replace(node=self.node_of(self._proxy))
 
     async def close(self) -> None:
         """Disconnect."""
@@ -198,8 +162,8 @@ class Publisher(EventClient):
             await self._proxy.abort()
             self.place = (self.place + 1) % len(self.addresses) if self._kind == REPLICATED else self.place
         try:
-            self._proxy = self.connection(await self._endpoints())
-            await self._proxy.open(max(min(left, float(self.options["open_timeout"])), 0.05))
+            self._proxy = StompConnection(await self._endpoints(), self.settings)
+            await self._proxy.open(max(min(left, self.open_timeout), 0.05))
         except ConnectionBroken as error:
             self._endpoint = None  # that replica has failed: the next attempt requests another proxy
             raise NotSent(str(error)) from None
@@ -220,7 +184,7 @@ class Publisher(EventClient):
 class Listener(EventClient):
     """A subscriber: replicas connect to it and push events, which it acknowledges as they arrive."""
 
-    def __init__(self, cluster: EventCluster, host: str, first: int, key: int,
+    def __init__(self, cluster: StompCluster, host: str, first: int, key: int,
                  coverage: FeatureCoverage | None = None) -> None:
         super().__init__(cluster, host, first, coverage)
         self._key = key
@@ -263,9 +227,7 @@ class Listener(EventClient):
         topic, cost = self.address(value[1] % keys)
         content = coverage.content(value)
         if found := difference(replace(content, headers={**content.headers, "x-cost": cost}), topic, event):
-            begun = Op(INVOKE, OBSERVE, value, op.key, op.process)
-            done = begun.info(f"{NOT_AS_SENT}: {found}", node=event.headers.get("x-replica"))
-            self._noted.append((begun, done))
+            self.observe(op, value, f"{NOT_AS_SENT}: {found}", node=event.headers.get("x-replica"))
 
     async def _attach(self, op: Op) -> Op:
         options = self.options

@@ -98,5 +98,5 @@ class QueueLockClient(StompClient):
     async def stand_still(self) -> str:
         """Behave as a stopped process: the broker hears nothing from it."""
         await self.leave()
-        await asyncio.sleep(float(self._options["stall"]))
+        await asyncio.sleep(float(self.options["stall"]))
         return CLOSED_ITSELF

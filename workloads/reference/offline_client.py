@@ -16,7 +16,7 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
 from workloads.generic_client import GenericQueueClient
 from workloads.messages import decode_body, encode_body, queue_name
-from workloads.reference.connection import Rejected, StompConnection
+from workloads.reference.connection import Rejected
 from workloads.reference.durable.connection import BEGUN, DurableConnection, Patience
 from workloads.reference.durable.links import SENT_AGAIN, BrokerLink, GenericLink, StompLink
 from workloads.reference.durable.repository import MessageRepository, RepositoryFull
@@ -100,7 +100,7 @@ class OfflineProducer(StompClient):
         super().__init__(cluster, host, thread)
         self._name = f"client{thread}"
         self._thread, self._disks, self._rng = thread, disks, rng
-        self._neutral, self._queues = cluster, cluster.demands.queues
+        self._queue_connection, self._queues = cluster.queue_connection, cluster.demands.queues
         self._doom = Doom(*(doom or (0, "")), self._die)
         self._storage: Storage | None = None
         self._durable: DurableConnection | None = None
@@ -112,7 +112,7 @@ class OfflineProducer(StompClient):
             RepositoryError: the repository can't be used.
             OSError: its disk fails.
         """
-        options = self._options
+        options = self.options
         try:
             self._storage = storage = self._disks.open(self._thread)
             repository = MessageRepository(storage, options["repository_bytes"], options["repository_messages"])
@@ -127,17 +127,10 @@ class OfflineProducer(StompClient):
         self._durable.start()
 
     def _make_link(self) -> BrokerLink:
-        if self._neutral.queue_connection() is not None:
-            return GenericLink(self._addresses, self._generic_connection, self._settings.local_host or "",
-                               self._options["op_timeout"], generic_mark)
-        return StompLink(self._addresses, self._settings)
-
-    def _generic_connection(self) -> Any:
-        return self._neutral.queue_connection()
-
-    def new_connection(self, undone: Any = ()) -> StompConnection:
-        """Return a connection that is never opened: the durable connection creates its own."""
-        return StompConnection(self._addresses, self._settings)
+        if self._queue_connection() is not None:
+            return GenericLink(self.addresses, self._queue_connection, self.settings.local_host or "",
+                               self.options["op_timeout"], generic_mark)
+        return StompLink(self.addresses, self.settings)
 
     async def invoke(self, op: Op) -> Op:
         """Carry out ``enqueue``, ``offline``, ``online``, ``transfer``; or ``depth``."""
@@ -156,7 +149,7 @@ class OfflineProducer(StompClient):
             done = op.info("the client was killed" if self._doom.dead else f"the repository failed: {error}")
         if self._doom.dead or durable.failure is not None:
             await self._end()
-        return done._replace(node=self._names.get(durable.node or ("", 0)))
+        return done._replace(node=self.names.get(durable.node or ("", 0)))
 
     async def _do(self, durable: DurableConnection, op: Op) -> Op:
         if op.f == "enqueue":
@@ -172,7 +165,7 @@ class OfflineProducer(StompClient):
             return op.ok()
         self._doom.lift()
         try:
-            async with within(float(self._options["op_timeout"])):
+            async with within(self.op_timeout):
                 await durable.transferred()
         except TimeoutError:
             return op.fail(f"{durable.waiting} messages are not transferred yet")

@@ -60,7 +60,7 @@ class ReactionView(SubCluster):
 
     async def depths(self) -> dict[str, int] | None:
         """Return, by number of the collocated client, the number of its waiting inputs and of its outputs."""
-        depths = await self._cluster.depths()
+        depths = await self.cluster.depths()
         if depths is None:
             return None
         numbers = range(int(self.test.options["queues"]))
@@ -82,7 +82,7 @@ class ProcessingClient(QueueClient):
 
     def target(self, key: int) -> str:
         """Return the destination that the collocated client number ``key`` takes its messages from."""
-        return f"/{self._options['source']}/in.{key}"
+        return f"/{self.options['source']}/in.{key}"
 
     def source(self, key: int) -> str:
         """Return the destination of its outputs."""
@@ -96,7 +96,7 @@ class ProcessingClient(QueueClient):
 
     async def await_drained(self, key: int) -> Frame | None:
         """Return the next output; None when none is left, and none was in progress for some time."""
-        for _ in range(_QUIET if self._options["quality"] == AT_MOST_ONCE else 1):
+        for _ in range(_QUIET if self.options["quality"] == AT_MOST_ONCE else 1):
             if message := await super().await_drained(key):
                 return message
         return None

@@ -125,7 +125,7 @@ class QueueClient(StompClient):
         """Take a message from the operation's queue and acknowledge it."""
         if self.coverage is not None:
             key = op.key or 0
-            await self._taker.move(op, {"destination": self.source(key)}, automatic=self._settings.reliable)
+            await self._taker.move(op, {"destination": self.source(key)}, automatic=self.settings.reliable)
             return await self._taker.take(op, lambda: self.await_drained(key) if op.f == "drain" else self.poll())
         await self.subscribe(op.key or 0)
         # A message that was already waiting here before this operation may have been given to another consumer in the

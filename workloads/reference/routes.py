@@ -3,14 +3,13 @@ it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
 from workloads.feature_coverage import EXCHANGES, ConsumerStyle, FeatureCoverage
 from workloads.reference.connection import ConnectionBroken
-from workloads.reference.stomp_client import StompClient
+from workloads.reference.stomp_client import StompClient, json_request
 
 DECLARE = "x-declare"
 _KINDS = ("direct", "fanout", "topic")
@@ -77,8 +76,7 @@ class ExchangeRoutes:
 
     async def _ask(self, request: str, body: dict[str, str]) -> bool:
         """Return whether the request was carried out, or was so already."""
-        headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
-        answer = await self.client.request("SEND", headers, json.dumps(body).encode())
+        answer = await self.client.request("SEND", *json_request(MANAGEMENT, request, body))
         error = str(answer.get("x-error", ""))
         if error == "unknown":
             raise ConnectionBroken("unknown outcome")

@@ -23,6 +23,7 @@ from stormproof.operation import OK, Op
 from workloads.draws import SECURITY as DRAWS
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.stomp_client import StompCluster
 from workloads.reference.subscriptions import (
     CREATE,
     DESTROY,
@@ -31,7 +32,6 @@ from workloads.reference.subscriptions import (
     LOOK,
     ManagedConnection,
     SubscriptionsWorkload,
-    TopicCluster,
 )
 
 GRANT, REVOKE = "grant", "revoke"
@@ -123,7 +123,7 @@ class SecurityClient(ManagedConnection):
 
     destination = SECURITY
 
-    def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
         super().__init__(cluster, host, first)
         self._rules = Rules.of(cluster.test.options)
         self._trials: dict[str, StompConnection] = {}
@@ -138,7 +138,7 @@ class SecurityClient(ManagedConnection):
         Raises:
             ConnectionBroken: no broker accepted the client, or none could report whether they exist.
         """
-        await self._connection.open(self._open_timeout)
+        await self._connection.open(self.open_timeout)
         for number in range(self._rules.principals):
             login = f"p{number}"
             answer = await self._ask("create-principal", {"login": login, "passcode": passcode_of(login)})
@@ -184,7 +184,7 @@ class SecurityClient(ManagedConnection):
                 self._tried += 1
                 identity = {"id": str(self._tried)}
                 about = {"destination": destination, "ack": "client-individual", "x-prefetch": "1"}
-                await trial.request("SUBSCRIBE", identity | about, b"", self._op_timeout)
+                await trial.request("SUBSCRIBE", identity | about, b"", self.op_timeout)
                 await self._leave(trial, identity)
             done = op.ok(DONE)
         except Rejected as error:
@@ -194,8 +194,7 @@ class SecurityClient(ManagedConnection):
         except (NotSent, TimeoutError, ConnectionBroken) as error:
             await self._drop(login)
             done = op.fail(f"could not be tried: {error or 'no answer in time'}")
-        peer = self._trials[login].peer if login in self._trials else None
-        return done._replace(node=self._names.get(peer or ("", 0)))
+        return done._replace(node=self.node_of(self._trials.get(login)))
 
     async def _produce(self, trial: StompConnection, login: str, destination: str) -> None:
         """SEND, sometimes in a transaction, which the next trial of that right commits: the commit needs the right
@@ -203,19 +202,19 @@ class SecurityClient(ManagedConnection):
         headers, transaction = {"destination": destination}, {"transaction": "tried"}
         if self._sent.get(login) == destination:
             del self._sent[login]
-            await trial.request("COMMIT", transaction, b"", self._op_timeout)
+            await trial.request("COMMIT", transaction, b"", self.op_timeout)
         elif login not in self._sent and self._tried % 2:
-            await trial.request("BEGIN", transaction, b"", self._op_timeout)
-            await trial.request("SEND", headers | transaction, b"tried", self._op_timeout)
+            await trial.request("BEGIN", transaction, b"", self.op_timeout)
+            await trial.request("SEND", headers | transaction, b"tried", self.op_timeout)
             self._sent[login] = destination
         else:
-            await trial.request("SEND", headers, b"tried", self._op_timeout)
+            await trial.request("SEND", headers, b"tried", self.op_timeout)
         self._tried += 1
 
     async def _leave(self, trial: StompConnection, identity: dict[str, str]) -> None:
         """End a subscription that was tried; the outcome has nothing to do with the right."""
         try:
-            await trial.request("UNSUBSCRIBE", identity, b"", self._op_timeout)
+            await trial.request("UNSUBSCRIBE", identity, b"", self.op_timeout)
         except (NotSent, Rejected, TimeoutError, ConnectionBroken):
             await trial.abort()
         trial.messages.clear()
@@ -224,9 +223,9 @@ class SecurityClient(ManagedConnection):
         trial = self._trials.get(login)
         if trial is None or not trial.connected:
             await self._drop(login)
-            first = in_order(self._addresses, self._place, self._options)
-            trial = StompConnection(first, replace(self._settings, login=login, passcode=passcode_of(login)))
-            await trial.open(self._open_timeout)
+            first = in_order(self.addresses, self.place, self.options)
+            trial = StompConnection(first, replace(self.settings, login=login, passcode=passcode_of(login)))
+            await trial.open(self.open_timeout)
             self._trials[login] = trial
         return trial
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
-from stormproof.contracts.backend import Backend
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
@@ -40,7 +39,8 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.draws import SUBSCRIPTIONS as DRAWS
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
-from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, StompConnection
+from workloads.reference.stomp_client import StompCluster, StompEndpoint, json_request
 
 SUBSCRIBE, UNSUBSCRIBE, CREATE, DESTROY = "subscribe", "unsubscribe", "create", "destroy"
 LINK, UNLINK, LOOK = "link", "unlink", "look"
@@ -51,19 +51,6 @@ not exist."""
 _SETTLED = {SUBSCRIBE: "already-subscribed", UNSUBSCRIBE: "no-such-subscriber",
             CREATE: "topic-exists", DESTROY: "no-such-topic",
             LINK: "link-exists", UNLINK: "no-such-link"}  # fmt: skip
-
-
-class TopicCluster(Protocol):
-    """The interface that the workload needs of a cluster."""
-
-    test: Test
-    backend: Backend
-    login: str
-    passcode: str
-
-    def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Return the addresses that clients connect to, in node order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -130,26 +117,14 @@ class Insist(Generator):
         return lift(None) if event.type == OK else self
 
 
-class ManagedConnection:
+class ManagedConnection(StompEndpoint):
     """A client's connection to the broker that handles its requests, which are sent to ``destination``."""
 
     destination = TOPIC_MANAGER
 
-    def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
-        """Create a connection from client host ``host``; ``first`` is the position in the list of replicas at which it
-        begins."""
-        self._options = options = cluster.test.options
-        self._op_timeout = float(options["op_timeout"])
-        self._open_timeout = float(options["open_timeout"])
-        self._addresses = list(cluster.client_addresses())
-        self._place = first % len(self._addresses)
-        self._names = dict(zip(self._addresses, cluster.test.node_names, strict=True))
-        self._settings = Settings(
-            login=cluster.login, passcode=cluster.passcode, local_host=cluster.backend.address(host),
-            reliable=False, heartbeat=float(options["client_heartbeat"]),
-        )  # fmt: skip
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
+        super().__init__(cluster, host, first)
         self._connection = self._new_connection()
-        self.unserved = False
         self.pages = 0
         """The number of continuation pages of lists that were requested."""
 
@@ -158,20 +133,19 @@ class ManagedConnection:
         await self._connection.close()
 
     def _new_connection(self) -> StompConnection:
-        return StompConnection(in_order(self._addresses, self._place, self._options), self._settings)
+        return StompConnection(in_order(self.addresses, self.place, self.options), self.settings)
 
     async def _reconnect(self) -> None:
         """If the connection has ended, reconnect at the next replica."""
         if self._connection.connected:
             return
         await self._connection.abort()
-        self._place = (self._place + 1) % len(self._addresses)
+        self.place = (self.place + 1) % len(self.addresses)
         self._connection = self._new_connection()
-        await self._connection.open(self._open_timeout)
+        await self._connection.open(self.open_timeout)
 
     async def _ask(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
-        headers = {"destination": self.destination, "x-request": request, "content-type": "application/json"}
-        return await self._connection.request("SEND", headers, json.dumps(body).encode(), self._op_timeout)
+        return await self._connection.request("SEND", *json_request(self.destination, request, body), self.op_timeout)
 
     async def _ask_all(self, request: str, body: Mapping[str, Any]) -> Mapping[str, str]:
         """Send a request, and request all further pages of a long list. Each name is listed, or not, according to the
@@ -209,13 +183,13 @@ class ManagedConnection:
         if op.f == LOOK and done.type == INFO:
             done = done._replace(type=FAIL)  # a failed look changed nothing
         self.unserved = done.type != OK
-        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+        return done._replace(node=self.node_of(self._connection))
 
 
 class SubscriptionClient(ManagedConnection):
     """A client of the topic manager."""
 
-    def __init__(self, cluster: TopicCluster, host: str, first: int) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
         super().__init__(cluster, host, first)
         self._objects = Objects.of(cluster.test.options)
 
@@ -225,7 +199,7 @@ class SubscriptionClient(ManagedConnection):
         Raises:
             ConnectionBroken: no replica accepted the client, or none could report whether they exist.
         """
-        await self._connection.open(self._open_timeout)
+        await self._connection.open(self.open_timeout)
         for number in range(self._objects.topics):
             answer = await self._ask(CREATE, {"topic": f"t{number}"})
             if answer.get("x-error", "topic-exists") != "topic-exists":

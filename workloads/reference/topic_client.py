@@ -75,14 +75,14 @@ class TopicClient(StompClient):
 
     def _destination(self, key: int, value: tuple[int, int]) -> str:
         """Return the topic to which a message was published: producers cycle through all topics."""
-        return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self._options['topics']))}"
+        return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self.options['topics']))}"
 
-    def place(self, key: int) -> str:
+    def depth_name(self, key: int) -> str:
         """Return the durable subscription's name in the broker's status."""
-        return f"durable:{self._cluster.login}:{self._name(key)}"
+        return f"durable:{self.cluster.login}:{self._name(key)}"
 
     def _name(self, key: int) -> str:
-        return f"s{key % subscriptions(self._options)}"
+        return f"s{key % subscriptions(self.options)}"
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out ``publish``, ``listen``, ``attach``, ``receive``, ``drain``, ``detach`` or ``delete``."""
@@ -103,7 +103,7 @@ class TopicClient(StompClient):
             if self._subscription is None:  # of an earlier connection: only the name identifies it
                 await self.request("UNSUBSCRIBE", {"x-durable": self._name(key)})
             await self._unsubscribe({"x-durable": self._name(key)})
-            number = subscriptions(self._options)
+            number = subscriptions(self.options)
             self._latest[key % number] = key + number
         else:
             return await self._take(op)
@@ -139,7 +139,7 @@ class TopicClient(StompClient):
         self._asked += 1
         name = f"{self._asked}"
         headers |= {"id": name, "destination": f"{TOPIC_PREFIX}{self._pattern}", "ack": "client-individual"}
-        await self.request("SUBSCRIBE", headers | {"x-prefetch": str(self._options["window"])})
+        await self.request("SUBSCRIBE", headers | {"x-prefetch": str(self.options["window"])})
         self._subscription = name
 
     async def _unsubscribe(self, headers: dict[str, str]) -> None:

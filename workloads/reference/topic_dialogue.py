@@ -33,17 +33,18 @@ from stormproof.generator import (
     repeat,
     time_limit,
 )
-from stormproof.operation import INFO, INVOKE, Op
+from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
 from workloads.event_names import FIRST_PORT
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.dialogue import TALK
-from workloads.reference.dialogue_client import NOT_AS_MODELLED, OBSERVE, SETTLE
+from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
 from workloads.reference.failing_subscriber import FailingSubscriber
 from workloads.reference.mismatch import Mismatch
-from workloads.reference.subscriptions import ManagedConnection, TopicCluster
+from workloads.reference.stomp_client import StompCluster
+from workloads.reference.subscriptions import ManagedConnection
 
 SHARE = 1 / 3
 """The share of the test's rate at which dialogues begin; each has about four requests."""
@@ -92,24 +93,18 @@ class Topic:
 class TopicDialogueClient(ManagedConnection):
     """One process, with private topics, whose names begin with ``mine``."""
 
-    def __init__(self, cluster: TopicCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
+    def __init__(self, cluster: StompCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
         super().__init__(cluster, host, first)
         self._mine, self._rng = mine, rng
         self._turns = cluster.test.rng(f"returns/{mine}")
         self._returned = 0
-        self._endpoint = self._settings.local_host or host, FIRST_PORT + first
+        self._endpoint = self.settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, Topic] = {}
-        self._noted: list[tuple[Op, Op]] = []
         self.used: dict[str, int] = {}
 
     async def open(self) -> None:
         """Connect; raises ConnectionBroken when no replica accepts the client."""
-        await self._connection.open(self._open_timeout)
-
-    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """Return the noted operations, as ``stormproof.contracts.client.Noting`` defines."""
-        noted, self._noted = self._noted, []
-        return noted
+        await self._connection.open(self.open_timeout)
 
     async def invoke(self, op: Op) -> Op:
         """Carry out ``talk``, or ``settle``: every topic is checked once more, and destroyed."""
@@ -125,7 +120,7 @@ class TopicDialogueClient(ManagedConnection):
                     await self._look(name)
                     await self._destroy(name)
                 await self._list()
-                if self._options.get("offline_events", "kept") == "kept":  # otherwise a failed delivery loses the event
+                if self.options.get("offline_events", "kept") == "kept":  # otherwise a failed delivery loses the event
                     await self._retried()
                 await self._end_what_others_left()
                 await self._part()
@@ -134,9 +129,8 @@ class TopicDialogueClient(ManagedConnection):
                     await self._step()
             done = op.ok()
         except Mismatch as error:
-            begun = Op(INVOKE, OBSERVE, None, op.key, op.process)
             kind = str(error).partition(" (")[0]
-            self._noted.append((begun, begun._replace(type=INFO, error=f"{NOT_AS_MODELLED}: {kind}")))
+            self.observe(op, None, f"{NOT_AS_MODELLED}: {kind}")
             done = op.info(f"{NOT_AS_MODELLED}: {error}")
         except NotSent as error:
             done = op.fail(f"not sent: {error}")
@@ -144,7 +138,7 @@ class TopicDialogueClient(ManagedConnection):
             done = op.info("no answer in time")
         except (ConnectionBroken, Rejected) as error:
             done = op.info(f"connection broken: {error}")
-        return done._replace(node=self._names.get(self._connection.peer or ("", 0)))
+        return done._replace(node=self.node_of(self._connection))
 
     async def _step(self) -> None:
         rng = self._rng
@@ -239,8 +233,8 @@ class TopicDialogueClient(ManagedConnection):
         """Check that publishers' proxies name all replicas, or the one that handled the request."""
         for request in ("publisher", "non-replicated-publisher"):
             found = await self._request(request, {"topic": name}, None)
-            one = request != "publisher" or self._options.get("publisher_endpoints") == "one"
-            addresses = [self._connection.peer] if one else self._addresses
+            one = request != "publisher" or self.options.get("publisher_endpoints") == "one"
+            addresses = [self._connection.peer] if one else self.addresses
             if found != [f"{host}:{port}" for host, port in filter(None, addresses)]:
                 raise Mismatch(f"{request} names {found}, not {addresses}")
 
@@ -250,7 +244,7 @@ class TopicDialogueClient(ManagedConnection):
         whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _NOBODY, "target": f"{self._mine}-w"}
         await self._request(request, {**whole, **about}, wrong)
         about = {"destination": f"/topic/{name}", "content-type": "text/plain", "x-cost": self._rng.choice(_BAD_COSTS)}
-        answer = await self._connection.request("SEND", about, b"costs", self._op_timeout)
+        answer = await self._connection.request("SEND", about, b"costs", self.op_timeout)
         if (said := answer.get("x-error")) != "bad-cost":
             raise Mismatch(f"an event whose cost makes no sense was answered by {said or 'yes'}")
 
@@ -298,11 +292,11 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _publish_elsewhere(self, name: str) -> None:
         """Publish at any replica; it does not matter whether the event arrives there."""
-        other = StompConnection([self._turns.choice(self._addresses)], self._settings)
+        other = StompConnection([self._turns.choice(self.addresses)], self.settings)
         about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
         with contextlib.suppress(ConnectionBroken, NotSent, Rejected, TimeoutError):
-            await other.open(self._open_timeout)
-            await other.request("SEND", about, b"to nobody", self._op_timeout)
+            await other.open(self.open_timeout)
+            await other.request("SEND", about, b"to nobody", self.op_timeout)
         await other.abort()
 
     async def _retried(self) -> None:
@@ -340,7 +334,7 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _send(self, name: str, body: bytes) -> None:
         about = {"destination": f"/topic/{name}", "content-type": "text/plain"}
-        answer = await self._connection.request("SEND", about, body, self._op_timeout)
+        answer = await self._connection.request("SEND", about, body, self.op_timeout)
         if (said := answer.get("x-error")) is not None:
             raise Mismatch(f"an event to a topic that is there was answered by {said}")
 
@@ -376,7 +370,7 @@ class TopicDialogueClient(ManagedConnection):
     async def _part(self) -> None:
         """DISCONNECT while no fault is active, and check that it is confirmed."""
         try:
-            await self._connection.request("DISCONNECT", {}, b"", self._op_timeout)
+            await self._connection.request("DISCONNECT", {}, b"", self.op_timeout)
         except Rejected as error:
             raise Mismatch(f"DISCONNECT was refused ({error})") from None
         except (ConnectionBroken, TimeoutError) as error:

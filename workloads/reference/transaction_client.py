@@ -8,10 +8,10 @@ and the connection is abandoned with everything that was begun on it.
 from __future__ import annotations
 
 from nodes.stomp import Frame
-from stormproof.operation import INVOKE, Op
+from stormproof.operation import Op
 from workloads.feature_coverage import ABORTS, NACK_TX, SEND_TX, FeatureCoverage
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.consumer import OBSERVE, value_of
+from workloads.reference.consumer import value_of
 from workloads.reference.decisions import Decisions, xid_of
 from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompCluster
@@ -34,7 +34,7 @@ class TransactionClient(QueueClient):
                  coverage: FeatureCoverage | None = None) -> None:
         super().__init__(cluster, host, first, coverage)
         self._decisions = decisions
-        self._xa = self._options["transactions"] == "xa"
+        self._xa = self.options["transactions"] == "xa"
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out ``commit``, ``abort``, ``move``, ``finish``, ``recover``, ``rollback``, or an operation of a
@@ -198,13 +198,12 @@ class TransactionClient(QueueClient):
     def _note_refusal(self, op: Op, xid: str, error: Rejected) -> None:
         """Note that a prepared branch could not be ended, if the error is about the branch."""
         if xid in str(error):
-            begun = Op(INVOKE, OBSERVE, op.value, op.key, op.process)
-            self.note(begun, begun.info(f"{REFUSED_WHEN_PREPARED}: {error}"))
+            self.observe(op, op.value, f"{REFUSED_WHEN_PREPARED}: {error}")
 
     def _crash(self, op: Op) -> str:
         """Return whether and when to crash in this transaction; this depends on the seed and the transaction alone."""
-        rng = self._cluster.test.rng(f"crash/{xid_of(op.value)}")
-        if op.f == "finish" or rng.random() >= self._options["crash_share"]:
+        rng = self.cluster.test.rng(f"crash/{xid_of(op.value)}")
+        if op.f == "finish" or rng.random() >= self.options["crash_share"]:
             return ""
         return rng.choice(("undecided", "decided"))
 

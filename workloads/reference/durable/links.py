@@ -94,7 +94,7 @@ class StompLink:
 class GenericLink:
     """A link to a broker of any kind, whose messages have no headers; ``mark`` puts the headers into the body."""
 
-    def __init__(self, addresses: Sequence[Address], connect: Callable[[], QueueConnection], local: str,
+    def __init__(self, addresses: Sequence[Address], connect: Callable[[], QueueConnection | None], local: str,
                  send_timeout: float, mark: Callable[[Mapping[str, str], bytes], bytes]) -> None:
         """Create a link. ``connect`` returns a connection that is not open yet, ``local`` is the address to connect
         from; a broker that has not confirmed a message within ``send_timeout`` seconds counts as lost."""
@@ -120,6 +120,7 @@ class GenericLink:
         trouble = "no broker was tried"
         for address in self._addresses:
             connection = self._make()
+            assert connection is not None, "a cluster that gave one connection gives others"
             try:
                 async with within(max(0.0, deadline - asyncio.get_running_loop().time())):
                     await connection.connect(*address, self._local)
