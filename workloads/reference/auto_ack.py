@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
 
 from nodes.stomp import Frame
 from workloads.feature_coverage import difference_of
-from workloads.reference.dialogue_exchanges import Speaker
-from workloads.reference.mismatch import Mismatch
-
-
-class Listener(Speaker, Protocol):
-    """The interface that ``Automatic`` needs of its client."""
-
-    def subscription(self) -> tuple[str, int]:
-        """Return the name and window of the next subscription."""
-        ...
-
-    async def poll(self) -> Frame | None:
-        """Return the next message, if one arrives soon."""
-        ...
-
-    def compare(self, frame: Frame) -> None:
-        """Compare a message of another subscription with the message that is due."""
+from workloads.reference.broker_model import Mismatch
+from workloads.reference.dialogue_speaker import DialogueSpeaker
 
 
 class AutoAckDialogue:
     """A queue whose messages are all taken with ``ack:auto``, and which is empty between two uses."""
 
-    def __init__(self, client: Listener) -> None:
+    def __init__(self, client: DialogueSpeaker) -> None:
         self._client = client
         self._queue = f"{client.mine}.auto"
         self._due: deque[tuple[Mapping[str, str], bytes]] = deque()
@@ -59,7 +43,7 @@ class AutoAckDialogue:
             self._due.append((headers, body))
 
     async def _subscribe(self, ack: str) -> str:
-        name, window = self._client.subscription()
+        name, _, window = self._client.next_subscription()
         about = {"id": name, "destination": f"/queue/{self._queue}", "ack": ack, "x-prefetch": str(window)}
         await self._client.say("SUBSCRIBE", about)
         return name

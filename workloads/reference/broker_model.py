@@ -167,6 +167,11 @@ def selected(kind: str, key: str, asked: str) -> bool:
     return key == asked if kind == "direct" else selects(key, asked)
 
 
+class Mismatch(Exception):
+    """The broker behaved differently from the model; the text names the difference in few words, so that it can be
+    counted."""
+
+
 class BrokerModel:
     """The destinations of one client, and its connection."""
 

@@ -25,17 +25,59 @@ from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.dialogue_client import SETTLE, DialogueClient
 
 TALK = "talk"
-SHARE = 1 / 2
-"""The share of the test's rate at which dialogues begin; each has about four commands."""
 
 
-class DialogueWorkload(Workload):
+class PrivateDialoguesWorkload(Workload):
+    """Clients that each talk about private objects at a ``share`` of the test's rate, and settle everything at the
+    end."""
+
+    share: float
+
+    def __init__(self) -> None:
+        self._begun: dict[int, int] = {}
+
+    @classmethod
+    def concurrency(cls, options: Mapping[str, Any]) -> int:
+        """Return the number of client threads.
+
+        Raises:
+            UsageError: there would be no talker.
+        """
+        if options["talkers"] < 1:
+            raise UsageError("--set talkers: at least 1")
+        return int(options["talkers"])
+
+    @classmethod
+    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
+        return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
+
+    def next_prefix(self, thread: int) -> str:
+        """Return the prefix of the private names of a thread's next process."""
+        number = self._begun[thread] = self._begun.get(thread, -1) + 1
+        return f"d{thread}-{number}"
+
+    def main(self, test: Test) -> Generator:
+        """Hold dialogues, at a share of the test's rate."""
+        each = test.rate * self.share / test.concurrency
+        talk = Op(INVOKE, TALK)
+        return clients(time_limit(test.time_limit, per_thread(
+            lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
+
+    def drain(self, test: Test) -> Generator:
+        """Let each client settle: take what it is owed, check its objects once more, and end what it has begun."""
+        settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
+        return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))
+
+
+class DialogueWorkload(PrivateDialoguesWorkload):
     """Clients that each talk about private destinations; at the end each takes all messages that it is owed."""
 
     name = "dialogue"
     needs = ("queues", "transactions")
     draws = DRAWS
     drawn = 4
+    share = 1 / 2  # each dialogue has about four commands
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
         Option("visitors", False, "dialogues include other logins, whose rights and passcodes change"),
@@ -51,30 +93,12 @@ class DialogueWorkload(Workload):
     )
     guarantees = ("dialogue",)
 
-    def __init__(self) -> None:
-        self._coverage: FeatureCoverage | None = None
-        self._begun: dict[int, int] = {}
-
-    @classmethod
-    def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Return the number of client threads.
-
-        Raises:
-            UsageError: there would be no talker.
-        """
-        if options["talkers"] < 1:
-            raise UsageError("--set talkers: at least 1")
-        return int(options["talkers"])
+    _coverage: FeatureCoverage | None = None
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
         """Demand brokers with principals and rights where there are visitors."""
         return Demands(security=bool(options["visitors"]))
-
-    @classmethod
-    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
-        return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
         """Return the number of uses of each counted item."""
@@ -85,19 +109,6 @@ class DialogueWorkload(Workload):
         test = cluster.test
         if self._coverage is None:
             self._coverage = FeatureCoverage(test)
-        number = self._begun[thread] = self._begun.get(thread, -1) + 1
-        mine = f"d{thread}-{number}"
+        mine = self.next_prefix(thread)
         return DialogueClient(cluster, host, thread, self._coverage, test.rng(f"dialogue/{mine}"), mine,
                               bool(test.options["visitors"]))
-
-    def main(self, test: Test) -> Generator:
-        """Hold dialogues, at a share of the test's rate."""
-        each = test.rate * SHARE / test.concurrency
-        talk = Op(INVOKE, TALK)
-        return clients(time_limit(test.time_limit, per_thread(
-            lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
-
-    def drain(self, test: Test) -> Generator:
-        """End all that is begun, and take all messages that are owed."""
-        settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
-        return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))

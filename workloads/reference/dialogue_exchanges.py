@@ -3,64 +3,32 @@
 from __future__ import annotations
 
 import json
-import random
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
-from workloads.feature_coverage import FeatureCoverage
-from workloads.reference.broker_model import BrokerModel
+from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.mismatch import Mismatch
+from workloads.reference.dialogue_speaker import DialogueSpeaker
+from workloads.reference.stomp_client import json_request
 
 _KINDS = ("direct", "fanout", "topic")
 _KEYS = ("x", "x.y", "x.y.z")
 _BINDING_KEYS = (*_KEYS, "x.*", "x.>", "*.y", "x", "x.y")
 
 
-class Speaker(Protocol):
-    """The interface that a part of a dialogue needs of its client."""
-
-    mine: str
-    rng: random.Random
-    model: BrokerModel
-    coverage: FeatureCoverage
-    said: deque[str]
-
-    async def request(self, command: str, headers: dict[str, str], body: bytes = b"") -> Any:
-        """Send a command, and await its receipt."""
-
-    async def say(self, command: str, headers: dict[str, str], body: bytes = b"") -> Mapping[str, str]:
-        """Send a valid command, and await its receipt."""
-        ...
-
-    async def send_to(self, destination: str) -> None:
-        """Send a message to a destination."""
-
-    def queue(self) -> str:
-        """Return the name of one of the client's queues."""
-        ...
-
-    def content(self) -> tuple[dict[str, str], bytes]:
-        """Return the headers and the body of the next message."""
-        ...
-
-
 class ExchangeDialogue:
     """The private objects of one client."""
 
-    def __init__(self, client: Speaker) -> None:
+    def __init__(self, client: DialogueSpeaker) -> None:
         self._client = client
         self._levels = 0
 
     async def _ask(self, request: str, body: Mapping[str, str], wrong: str | None) -> Mapping[str, str]:
         """Send a request about objects; ``wrong`` is the prefix of the expected error, None if the request must be
         carried out."""
-        headers = {"destination": MANAGEMENT, "x-request": request, "content-type": "application/json"}
         self._client.said.append(f"{request} {dict(body)}")
         try:
-            answer: Mapping[str, str] = await self._client.request("SEND", headers, json.dumps(body).encode())
+            answer: Mapping[str, str] = await self._client.request("SEND", *json_request(MANAGEMENT, request, body))
         except Rejected as error:
             raise Mismatch(f"{request} was refused ({error})") from None
         said = answer.get("x-error", "")

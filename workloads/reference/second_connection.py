@@ -7,48 +7,26 @@ effect in the dialogue's model.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
-from nodes.stomp import Frame
 from nodes.timeouts import within
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_limits import BrokerFull, Capacity
-from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerModel, ClientLimits
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
-from workloads.reference.mismatch import Mismatch
-from workloads.reference.second_principal import NOBODY
+from workloads.reference.broker_limits import BrokerFull
+from workloads.reference.broker_model import ABORTED, COMMITTED, Box, Mismatch
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.dialogue_speaker import NOBODY, DialogueSpeaker
 
 _LOGIN_SECONDS = 1.4
+"""Time-out of its login."""
 _TEXT = {"content-type": "text/plain"}
 
 
-class Host(Protocol):
-    """The interface that a companion needs of the dialogue."""
-
-    mine: str
-    rng: random.Random
-    model: BrokerModel
-
-    def queue(self) -> str:
-        """Return the name of one of the dialogue's queues."""
-        ...
-
-    def ended(self, xid: str) -> None:
-        """Note that a branch's end was confirmed."""
-
-
 class SecondConnection:
-    """A second connection. ``limits`` are a client's limits; ``counts``: the broker keeps the number of redeliveries
-    permanently; ``branches``: the broker has topics and branches."""
+    """A second connection of a dialogue's login."""
 
-    def __init__(self, host: Host, settings: Settings, addresses: Callable[[], list[tuple[str, int]]],
-                 op_timeout: float, limits: ClientLimits, *, counts: bool, branches: bool) -> None:
-        self._host, self._settings, self._addresses = host, settings, addresses
-        self._op_timeout, self._most = op_timeout, limits.max_prefetch
-        self._counts, self._branches = counts, branches
-        self._room = Capacity(limits)
+    def __init__(self, dialogue: DialogueSpeaker) -> None:
+        self._dialogue, self._rng, self._model = dialogue, dialogue.rng, dialogue.model
+        self._op_timeout = dialogue.op_timeout
         self._numbers = 0
 
     async def visit(self) -> str:
@@ -58,7 +36,7 @@ class SecondConnection:
             Mismatch: the broker behaved differently from the model.
             ConnectionBroken, NotSent, TimeoutError: the outcome is unknown.
         """
-        connection = StompConnection(self._addresses(), self._settings)
+        connection = self._dialogue.new_connection()
         try:
             await connection.open(_LOGIN_SECONDS)
         except ConnectionBroken:
@@ -73,19 +51,19 @@ class SecondConnection:
             await connection.abort()
 
     async def _do(self, connection: StompConnection) -> str:
-        wrong = list(self._senseless())
-        if wrong and self._host.rng.random() < 0.5:
-            why, command, headers = self._host.rng.choice(wrong)
+        wrong = list(self._invalid_commands())
+        if wrong and self._rng.random() < 0.5:
+            why, command, headers = self._rng.choice(wrong)
             try:
                 await connection.request(command, headers, b"", self._op_timeout)
             except Rejected:
                 return why
             raise Mismatch(f"{why} was confirmed")
         steps = [self._send, self._take]
-        if self._branches:
+        if self._dialogue.has_branches:
             steps += [self._end_branch, self._delete_durable]
         try:
-            done = await self._host.rng.choice(steps)(connection)
+            done = await self._rng.choice(steps)(connection)
         except BrokerFull:
             return "nothing, as the broker is full"
         try:
@@ -96,7 +74,7 @@ class SecondConnection:
 
     async def is_heard(self) -> bool:
         """Return whether a broker serves."""
-        connection = StompConnection(self._addresses(), self._settings)
+        connection = self._dialogue.new_connection()
         try:
             await connection.open(_LOGIN_SECONDS)
             await connection.request("BEGIN", {"transaction": "is somebody there"}, b"", self._op_timeout)
@@ -106,9 +84,9 @@ class SecondConnection:
             await connection.abort()
         return True
 
-    def _senseless(self) -> list[tuple[str, str, Mapping[str, str]]]:
+    def _invalid_commands(self) -> list[tuple[str, str, Mapping[str, str]]]:
         """Return the commands that another connection must not be able to carry out."""
-        model = self._host.model
+        model = self._model
         found: list[tuple[str, str, Mapping[str, str]]] = []
         for each in model.subscriptions.values():
             if each.durable:
@@ -129,26 +107,26 @@ class SecondConnection:
         try:
             await connection.request(command, headers, body, self._op_timeout)
         except Rejected as error:
-            if self._room.lacks(command, headers, str(error)):
+            if self._dialogue.capacity.lacks(command, headers, str(error)):
                 raise BrokerFull(str(error)) from None
             raise Mismatch(f"{command} of another connection was refused ({error})") from None
         async with within(self._op_timeout):
             await connection.settled()
 
     async def _send(self, connection: StompConnection) -> str:
-        destination = f"/queue/{self._host.queue()}"
+        destination = f"/queue/{self._dialogue.queue()}"
         self._numbers += 1
         body = b"companion %d" % self._numbers
         await self._say(connection, "SEND", {"destination": destination, **_TEXT}, body)
-        self._host.model.send(destination, _TEXT, body)
+        self._model.send(destination, _TEXT, body)
         return "SEND"
 
     async def _take(self, connection: StompConnection) -> str:
         """Take messages from a queue that has no other subscriber: acknowledge some; the others return to the queue."""
-        rng, box = self._host.rng, self._host.model.queue(self._host.queue())
+        rng, box = self._rng, self._model.queue(self._dialogue.queue())
         if box.subscriptions:
             return "nothing"
-        window = min(rng.randint(1, 3), self._most)
+        window = min(rng.randint(1, 3), self._dialogue.limits.max_prefetch)
         asked = {"id": "1", "destination": f"/queue/{box.name}", "ack": "client-individual", "x-prefetch": str(window)}
         await self._say(connection, "SUBSCRIBE", asked)
         back = []
@@ -159,7 +137,7 @@ class SecondConnection:
                 await self._say(connection, "ACK", {"id": ident})
             else:
                 back.append(message)
-        if self._settings.reliable or rng.random() < 0.5:  # the end of a reliable connection need not be safe
+        if self._dialogue.settings.reliable or rng.random() < 0.5:  # the end of a reliable connection need not be safe
             await self._say(connection, "UNSUBSCRIBE", {"id": "1"})
         # Messages that arrived beyond these have been delivered as well.
         given = window - len(back)
@@ -171,7 +149,7 @@ class SecondConnection:
 
     async def _next(self, connection: StompConnection, box: Box) -> str:
         """Return the id of the next message, which is due."""
-        frame: Frame | None = await connection.next_message(self._op_timeout)
+        frame = await connection.next_message(self._op_timeout)
         if frame is None:
             await self._say(connection, "BEGIN", {"transaction": "is it there"})
             frame = await connection.next_message(0)
@@ -180,29 +158,29 @@ class SecondConnection:
         due = box.ready[0]
         if found := difference_of(due.headers, due.body, due.destination, frame):
             raise Mismatch(f"another connection got another message than was due ({found})")
-        if self._counts and frame.headers.get("x-redeliveries", "0") != str(due.redeliveries):
+        if self._dialogue.counts and frame.headers.get("x-redeliveries", "0") != str(due.redeliveries):
             raise Mismatch("another connection got a message with another number of redeliveries")
         return frame.headers["ack"]
 
     async def _end_branch(self, connection: StompConnection) -> str:
         """End a prepared branch, which belongs to the login."""
-        model = self._host.model
+        model = self._model
         if not model.prepared:
             return "nothing"
-        xid = self._host.rng.choice(list(model.prepared))
-        outcome = self._host.rng.choice((COMMITTED, ABORTED))
+        xid = self._rng.choice(list(model.prepared))
+        outcome = self._rng.choice((COMMITTED, ABORTED))
         await self._say(connection, "COMMIT" if outcome == COMMITTED else "ABORT", {"x-xid": xid})
         model.end(xid, outcome)
-        self._host.ended(xid)
+        self._dialogue.ended(xid)
         return "end of a branch"
 
     async def _delete_durable(self, connection: StompConnection) -> str:
         """Delete an unused durable subscription, which belongs to the login."""
-        model = self._host.model
+        model = self._model
         free = [name for name, box in model.durables.items() if not box.subscriptions]
         if not free:
             return "nothing"
-        name = self._host.rng.choice(free)
+        name = self._rng.choice(free)
         await self._say(connection, "UNSUBSCRIBE", {"x-durable": name})
         del model.durables[name]
         return "durable subscription deleted"

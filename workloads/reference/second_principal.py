@@ -8,48 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nodes.reference.engine.topics import SECURITY
 from nodes.stomp import Frame
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_model import BrokerModel
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, Settings, StompConnection
+from workloads.reference.broker_model import Mismatch
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.dialogue_speaker import NOBODY, DialogueSpeaker
+from workloads.reference.stomp_client import json_request
 
 PRODUCE, CONSUME = "produce", "consume"
-NOBODY = "nobody there"
-"""The broker did not accept the administrator, or the principal."""
 DENIED = "access denied"
 WRONG = "wrong login or passcode"
-_BUSY, _LATER = "too many passcodes", 1.0
+_BUSY, _BUSY_SECONDS = "too many passcodes", 1.0
 """The broker's error when it has hashed its limit of passcodes within a second and refuses to check another; the pause
-in seconds until it checks again."""
+until it checks again."""
 _PLAIN = {"content-type": "text/plain"}
 _LOGIN_SECONDS = 0.7
 """Time-out of a login that must be refused; a login that must succeed has twice as long."""
 
-Wrong = Callable[[str], Exception]
-
-
 class SecondPrincipal:
-    """A principal, in the state that the dialogue expects.
+    """A principal, in the state that the dialogue expects. The dialogue's login is the administrator."""
 
-    ``settings`` are the administrator's; ``recover`` checks the branches of the dialogue's login; ``wrong`` creates the
-    exception for a deviation from the model.
-    """
-
-    def __init__(self, mine: str, rng: random.Random, model: BrokerModel, settings: Settings,
-                 addresses: Callable[[], list[tuple[str, int]]], op_timeout: float,
-                 recover: Callable[[], Awaitable[None]], wrong: Wrong) -> None:
-        self.login = f"v{mine}"
-        self._mine, self._rng, self._model = mine, rng, model
-        self._settings = replace(settings, reliable=False)
-        self._addresses, self._op_timeout = addresses, op_timeout
-        self._recover, self._wrong = recover, wrong
+    def __init__(self, dialogue: DialogueSpeaker) -> None:
+        self._dialogue, self._rng, self._model = dialogue, dialogue.rng, dialogue.model
+        self._mine, self._op_timeout = dialogue.mine, dialogue.op_timeout
+        self._settings = replace(dialogue.settings, reliable=False)
+        self.login = f"v{self._mine}"
         self._numbers = 0
-        self._topics = (CONSUME, f"/topic/{mine}.>")
+        self._topics = (CONSUME, f"/topic/{self._mine}.>")
         self._passcode = ""
         self._former = ""
         self._grants: set[tuple[str, str]] = set()
@@ -89,7 +78,7 @@ class SecondPrincipal:
         if administrator is not None and administrator.connected:
             return True
         await self.leave()
-        administrator = StompConnection(self._addresses(), self._settings)
+        administrator = StompConnection(self._dialogue.addresses, self._settings)
         try:
             await administrator.open(2 * _LOGIN_SECONDS)
         except ConnectionBroken:
@@ -101,20 +90,19 @@ class SecondPrincipal:
     async def _secure(self, request: str, wrong: str | None = None, **body: str) -> None:
         """Send a request, which must be carried out, or fail with the error ``wrong``."""
         assert self._administrator is not None
-        headers = {"destination": SECURITY, "x-request": request, "content-type": "application/json"}
-        about = json.dumps({"login": self.login, **body}).encode()
+        about = json_request(SECURITY, request, {"login": self.login, **body})
         try:
-            answer = await self._administrator.request("SEND", headers, about, self._op_timeout)
+            answer = await self._administrator.request("SEND", *about, self._op_timeout)
         except Rejected as error:
             if _BUSY not in str(error):
-                raise self._wrong(f"{request} was refused ({error})") from None
-            await asyncio.sleep(_LATER)
+                raise Mismatch(f"{request} was refused ({error})") from None
+            await asyncio.sleep(_BUSY_SECONDS)
             if not await self._has_administrator():
                 raise ConnectionBroken(NOBODY) from None
             await self._secure(request, wrong, **body)
             return
         if (said := answer.get("x-error")) != wrong:
-            raise self._wrong(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
+            raise Mismatch(f"{request} was answered by {said or 'yes'}, not {wrong or 'yes'}")
 
     async def _create(self) -> str:
         passcode = self._new_passcode()
@@ -173,7 +161,7 @@ class SecondPrincipal:
         except (Rejected, NotSent, ConnectionBroken, TimeoutError):
             await self.close()
         else:
-            raise self._wrong(wrong)
+            raise Mismatch(wrong)
 
     async def _list(self) -> str:
         """Check that the principal and its rights are listed: each once, in order, over all pages."""
@@ -181,18 +169,17 @@ class SecondPrincipal:
         found: list[list[str]] = []
         after: dict[str, str] = {}
         while True:
-            headers = {"destination": SECURITY, "x-request": "list", "content-type": "application/json"}
-            answer = await self._administrator.request("SEND", headers, json.dumps(after).encode(), self._op_timeout)
+            answer = await self._administrator.request("SEND", *json_request(SECURITY, "list", after), self._op_timeout)
             found += json.loads(answer["x-answer"])
             if "x-more" not in answer:
                 break
             if answer["x-more"] <= after.get("after", ""):
-                raise self._wrong("a list does not go on")
+                raise Mismatch("a list does not go on")
             after = {"after": answer["x-more"]}
         grants = [["grant", f"{self.login} {right} {destination}"] for right, destination in self._grants]
         mine = [each for each in found if each[1].split(" ")[0] == self.login]
         if mine != sorted([*grants, ["principal", self.login]]):
-            raise self._wrong("other rights are listed than there are")
+            raise Mismatch("other rights are listed than there are")
         return "list"
 
     async def _change_passcode(self) -> str:
@@ -229,18 +216,18 @@ class SecondPrincipal:
     async def _open(self, passcode: str) -> StompConnection | None:
         right = passcode == self._passcode
         settings = replace(self._settings, login=self.login, passcode=passcode)
-        connection = StompConnection(self._addresses(), settings)
+        connection = StompConnection(self._dialogue.addresses, settings)
         try:
             await connection.open(_LOGIN_SECONDS * (2 if right else 1))
         except ConnectionBroken as error:
             await connection.abort()
             # Of several brokers, one that has not yet learnt that another serves may know older passcodes only.
-            if right and WRONG in str(error) and len(self._addresses()) == 1:
-                raise self._wrong("the right passcode is refused") from None
+            if right and WRONG in str(error) and len(self._dialogue.addresses) == 1:
+                raise Mismatch("the right passcode is refused") from None
             return None
         self._connection = connection
         if not right:
-            raise self._wrong("a wrong passcode is accepted")
+            raise Mismatch("a wrong passcode is accepted")
         return connection
 
     async def _connected(self) -> StompConnection | None:
@@ -259,10 +246,10 @@ class SecondPrincipal:
         except Rejected as error:
             await self.close()
             if allowed or not str(error).startswith(DENIED):
-                raise self._wrong(f"{command} by a permitted principal is refused ({error})") from None
+                raise Mismatch(f"{command} by a permitted principal is refused ({error})") from None
             return
         if not allowed:
-            raise self._wrong(f"{command} is carried out without the right")
+            raise Mismatch(f"{command} is carried out without the right")
 
     async def _send(self) -> str:
         if await self._connected() is None:
@@ -333,13 +320,13 @@ class SecondPrincipal:
             message = await self._next(connection)
             expected = box.ready.pop(0)
             if found := difference_of(expected.headers, expected.body, expected.destination, message):
-                raise self._wrong(f"another login's message is another than was due ({found})")
+                raise Mismatch(f"another login's message is another than was due ({found})")
             await self._say("ACK", {"id": message.headers["ack"]}, b"", allowed=True)
         delete = self._rng.random() < 0.3
         away = {"id": about["id"], **({"x-durable": about["x-durable"]} if delete else {})}
         await self._say("UNSUBSCRIBE", away, b"", allowed=True)
         if connection.messages:
-            raise self._wrong("another login got a message that was not due")
+            raise Mismatch("another login got a message that was not due")
         if delete:
             del self._model.others[self.login]
         return "durable subscription deleted" if delete else "durable subscription"
@@ -351,7 +338,7 @@ class SecondPrincipal:
             await self._say("RECOVER", {}, b"", allowed=True)
             message = await connection.next_message(0)
         if message is None:
-            raise self._wrong("a message that was due to another login did not come")
+            raise Mismatch("a message that was due to another login did not come")
         return message
 
     async def _transaction(self) -> str:
@@ -383,11 +370,11 @@ class SecondPrincipal:
         await self._say("SEND", {"destination": destination, **_PLAIN, **within}, body, allowed=True)
         self._unended[xid] = None
         await self._say("PREPARE", within, b"", allowed=True)
-        await self._recover()
+        await self._dialogue.recover()
         found = (await connection.request("RECOVER", {}, b"", self._op_timeout)).get("x-xids", "").split()
         # A branch may still exist if its end was requested without an answer, or if its PREPARE was not answered.
         if found.count(xid) != 1 or not self._unended.keys() >= set(found):
-            raise self._wrong("RECOVER tells a login of other branches than its own")
+            raise Mismatch("RECOVER tells a login of other branches than its own")
         end = self._rng.choice(("COMMIT", "COMMIT", "ABORT"))
         await self._say(end, {"x-xid": xid}, b"", allowed=True)
         del self._unended[xid]

@@ -19,47 +19,31 @@ from typing import Any
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
-from stormproof.contracts.workload import Workload
-from stormproof.errors import UsageError
-from stormproof.generator import (
-    Generator,
-    clients,
-    lift,
-    on_threads,
-    once,
-    per_thread,
-    phases,
-    rate,
-    repeat,
-    time_limit,
-)
-from stormproof.operation import INVOKE, Op
-from stormproof.test import Test
+from stormproof.operation import Op
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
 from workloads.event_names import FIRST_PORT
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
+from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
-from workloads.reference.dialogue import TALK
+from workloads.reference.dialogue import PrivateDialoguesWorkload
 from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
 from workloads.reference.failing_subscriber import FailingSubscriber
-from workloads.reference.mismatch import Mismatch
 from workloads.reference.stomp_client import StompCluster
 from workloads.reference.subscriptions import ManagedConnection
 
-SHARE = 1 / 3
-"""The share of the test's rate at which dialogues begin; each has about four requests."""
 _MOST_STEPS = 7
-_NOBODY = "127.0.0.1:9"
+_UNREACHABLE = "127.0.0.1:9"
 """A subscriber's endpoint at which nothing listens: no event is delivered there."""
 RETRIES = "icestorm-retries"
 """Counted item: the number of times that a subscriber was retried until it was removed."""
 PAGES = "icestorm-pages"
 """Counted item: the number of continuation pages of lists."""
-_LONGEST = 200
+_MAX_NAME_CHARS = 200
 """Upper bound of the characters of a name."""
-_SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
-    *(("create", {"topic": name}, "bad-name") for name in ("", "a b", "a\tb", "a\u0007", "x" * (_LONGEST + 1), 7)),
-    ("retrieve", {"topic": "x" * _LONGEST}, "no-such-topic"),
+_INVALID_REQUESTS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
+    *(("create", {"topic": name}, "bad-name")
+      for name in ("", "a b", "a\tb", "a\u0007", "x" * (_MAX_NAME_CHARS + 1), 7)),
+    ("retrieve", {"topic": "x" * _MAX_NAME_CHARS}, "no-such-topic"),
     ("list", {"after": "a b"}, "bad-name"),
     *(("subscribe", {"endpoint": where}, "bad-endpoint")
       for where in ("127.0.0.1", "127.0.0.1:0", "a:70000", "a b:9", 9)),
@@ -73,12 +57,11 @@ _SENSELESS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
 _BAD_COSTS = ("many", "-1", "1" * 10)
 _RETRIES = 3
 """The number of further attempts that a subscriber has after a failed delivery, before it is removed."""
-_PATIENCE = 10.0
-"""Seconds after the end of all faults within which an event must arrive, and an unreachable subscriber must be
-removed."""
-_LOOK = 0.05
-"""Seconds between two checks of these conditions."""
-_COMES_BACK = 0.2
+_DELIVERY_SECONDS = 10.0
+"""Time after the end of all faults within which an event must arrive, and an unreachable subscriber must be removed."""
+_CHECK_SECONDS = 0.05
+"""Pause between two checks of these conditions."""
+_RETURN_SHARE = 0.2
 """The share of steps about a subscriber that is removed and subscribes again."""
 
 
@@ -142,7 +125,7 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _step(self) -> None:
         rng = self._rng
-        if self._turns.random() < _COMES_BACK:
+        if self._turns.random() < _RETURN_SHARE:
             await self._come_back()
             return
         name = f"{self._mine}-{rng.choice('abcd')}"
@@ -151,7 +134,7 @@ class TopicDialogueClient(ManagedConnection):
             return
         steps = (self._create, self._destroy, self._subscribe, self._subscribe, self._unsubscribe, self._link,
                  self._link, self._link, self._unlink, self._unlink, self._look, self._publish, self._publish,
-                 self._miss, self._proxies, self._senseless)
+                 self._miss, self._proxies, self._invalid_request)
         await rng.choice(steps)(name)
         if rng.random() < 0.15:
             await self._list()
@@ -183,7 +166,7 @@ class TopicDialogueClient(ManagedConnection):
     async def _subscribe(self, name: str) -> None:
         rng, topic = self._rng, self._topics[name]
         ident = f"{self._mine}-{rng.choice('xyz')}"
-        how = (_NOBODY, rng.choice((-1, -1, -1, 3)), rng.choice(("ordered", "unordered")))
+        how = (_UNREACHABLE, rng.choice((-1, -1, -1, 3)), rng.choice(("ordered", "unordered")))
         body = {"topic": name, "subscriber": ident, "endpoint": how[0], "retryCount": how[1], "reliability": how[2]}
         await self._request("subscribe", body, "already-subscribed" if ident in topic.subscribers else None)
         topic.subscribers.setdefault(ident, how)
@@ -226,7 +209,7 @@ class TopicDialogueClient(ManagedConnection):
         """Check that a request about a missing topic is refused."""
         gone = name if name not in self._topics else f"{self._mine}-never"
         request = self._rng.choice(("retrieve", "subscribers", "links", "destroy", "subscribe"))
-        about = {"subscriber": f"{self._mine}-x", "endpoint": _NOBODY} if request == "subscribe" else {}
+        about = {"subscriber": f"{self._mine}-x", "endpoint": _UNREACHABLE} if request == "subscribe" else {}
         await self._request(request, {"topic": gone, **about}, "no-such-topic")
 
     async def _proxies(self, name: str) -> None:
@@ -238,10 +221,10 @@ class TopicDialogueClient(ManagedConnection):
             if found != [f"{host}:{port}" for host, port in filter(None, addresses)]:
                 raise Mismatch(f"{request} names {found}, not {addresses}")
 
-    async def _senseless(self, name: str) -> None:
+    async def _invalid_request(self, name: str) -> None:
         """Check that an invalid request is refused with the right error."""
-        request, about, wrong = self._rng.choice(_SENSELESS)
-        whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _NOBODY, "target": f"{self._mine}-w"}
+        request, about, wrong = self._rng.choice(_INVALID_REQUESTS)
+        whole = {"topic": name, "subscriber": f"{self._mine}-w", "endpoint": _UNREACHABLE, "target": f"{self._mine}-w"}
         await self._request(request, {**whole, **about}, wrong)
         about = {"destination": f"/topic/{name}", "content-type": "text/plain", "x-cost": self._rng.choice(_BAD_COSTS)}
         answer = await self._connection.request("SEND", about, b"costs", self.op_timeout)
@@ -276,7 +259,7 @@ class TopicDialogueClient(ManagedConnection):
         if name not in self._topics:
             await self._create(name)
         await self._request("subscribe", {**_about(name), "retryCount": 0}, None)
-        self._topics[name].subscribers[name] = (_NOBODY, 0, "unordered")
+        self._topics[name].subscribers[name] = (_UNREACHABLE, 0, "unordered")
 
     async def _return(self, name: str) -> None:
         await self._publish_elsewhere(name)
@@ -287,7 +270,7 @@ class TopicDialogueClient(ManagedConnection):
             await self._request("subscribe", {**_about(name), "retryCount": -1}, None)
         except NotSent as error:
             raise ConnectionBroken(f"{error}, and it may have been removed") from None
-        self._topics[name].subscribers[name] = (_NOBODY, -1, "unordered")
+        self._topics[name].subscribers[name] = (_UNREACHABLE, -1, "unordered")
         await self._look(name)
 
     async def _publish_elsewhere(self, name: str) -> None:
@@ -341,21 +324,21 @@ class TopicDialogueClient(ManagedConnection):
     async def _comes(self, so: Callable[[], bool]) -> bool:
         """Wait until a condition holds; return whether it does."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE
+        until = loop.time() + _DELIVERY_SECONDS
         while not so():
             if loop.time() > until:
                 return False
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_SECONDS)
         return True
 
     async def _goes(self, name: str) -> None:
         """Wait until the topic has no subscriber left."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + _PATIENCE
+        until = loop.time() + _DELIVERY_SECONDS
         while found := await self._request("subscribers", {"topic": name}, None):
             if loop.time() > until:
                 raise Mismatch(f"a subscriber whose attempts are used up is not removed ({found})")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_SECONDS)
 
     async def _list(self) -> None:
         if [name for name in await self._listed() if name.startswith(f"{self._mine}-")] != sorted(self._topics):
@@ -390,16 +373,17 @@ class TopicDialogueClient(ManagedConnection):
 
 def _about(name: str) -> dict[str, Any]:
     """Return the body of a request about an unreachable subscriber, whose topic has the same name."""
-    return {"topic": name, "subscriber": name, "endpoint": _NOBODY}
+    return {"topic": name, "subscriber": name, "endpoint": _UNREACHABLE}
 
 
-class TopicDialogueWorkload(Workload):
+class TopicDialogueWorkload(PrivateDialoguesWorkload):
     """Clients of the topic manager, each with private topics."""
 
     name = "topic-dialogue"
     needs = ("topic manager",)
     draws = DRAWS
     drawn = 2
+    share = 1 / 3  # each dialogue has about four requests
     options = (
         Option("talkers", 4, "threads that talk with the topic manager", load=True),
         Option("op_timeout", 3.0, "seconds after which a request's outcome is unknown"),
@@ -412,24 +396,8 @@ class TopicDialogueWorkload(Workload):
     guarantees = ("dialogue", "elections")
 
     def __init__(self) -> None:
-        self._begun: dict[int, int] = {}
+        super().__init__()
         self._made: list[TopicDialogueClient] = []
-
-    @classmethod
-    def concurrency(cls, options: Mapping[str, Any]) -> int:
-        """Return the number of client threads.
-
-        Raises:
-            UsageError: there would be no talker.
-        """
-        if options["talkers"] < 1:
-            raise UsageError("--set talkers: at least 1")
-        return int(options["talkers"])
-
-    @classmethod
-    def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the coverage gates: the activity that a run needs for its verdict to be *valid*."""
-        return {"min_ok": {TALK: max(1, options["min_ok"]), SETTLE: 1}, "faults_confirmed": True}
 
     def used(self) -> Mapping[str, int]:
         """Return the number of requests about topics, subscribers and links, of subscribers that used up their
@@ -441,23 +409,6 @@ class TopicDialogueWorkload(Workload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
-        number = self._begun[thread] = self._begun.get(thread, -1) + 1
-        mine = f"d{thread}-{number}"
+        mine = self.next_prefix(thread)
         self._made.append(TopicDialogueClient(cluster, host, thread, cluster.test.rng(f"topics/{mine}"), mine))
         return self._made[-1]
-
-    def main(self, test: Test) -> Generator:
-        """Hold dialogues, at a share of the test's rate."""
-        each = test.rate * SHARE / test.concurrency
-        talk = Op(INVOKE, TALK)
-        return clients(time_limit(test.time_limit, per_thread(
-            lambda thread: rate(each, repeat(talk._replace(key=thread)), test.rng(f"rate/{thread}")))))  # fmt: skip
-
-    def drain(self, test: Test) -> Generator:
-        """Check every topic once more, and destroy it."""
-        settles = per_thread(lambda thread: once(Op(INVOKE, SETTLE, key=thread)))
-        return clients(time_limit(test.options["drain_limit"], phases(on_threads(range(test.concurrency), settles))))
-
-    def depth(self, test: Test) -> Generator:
-        """Do nothing: no depth remains to be counted."""
-        return lift(None)
