@@ -18,7 +18,8 @@ from stormproof.operation import INVOKE, Op
 from workloads.event_names import KINDS, NON_REPLICATED, REPLICATED, SINGLE
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.events_client import Publisher
-from workloads.reference.subscriptions import DONE, FOUND_SO, SUBSCRIBE, Objects
+from workloads.reference.managed_objects import DONE, FOUND_SO
+from workloads.reference.subscriptions import SUBSCRIBE, topic_objects
 
 
 def event(number: int, topic: int = 0) -> Op:
@@ -288,12 +289,13 @@ def test_idle_connections_are_closed_and_opened_again_unnoticed(tmp_path: Path, 
 @pytest.mark.requirement("I14", part=True)
 @pytest.mark.parametrize(("topics", "links"), [(1, 0), (2, 2), (3, 6), (4, 12)])
 def test_the_workloads_objects_are_all_different(topics: int, links: int) -> None:
-    objects = Objects.of({"topics": topics, "subscribers": 2, "loose_topics": 2, "links": 99})
-    about = [(objects.topic(key), objects.subscriber(key), objects.target(key)) for key in range(objects.count)]
-    assert len(set(about)) == len(about) == 2 * topics + 2 + links
+    objects = topic_objects({"topics": topics, "subscribers": 2, "loose_topics": 2, "links": 99})
+    bodies = [each.requests[each.changes[0]][1] for each in objects]
+    about = [(body["topic"], body.get("subscriber"), body.get("target")) for body in bodies]
+    assert len(set(about)) == len({each.name for each in objects}) == len(about) == 2 * topics + 2 + links
     assert all(topic != target for topic, _, target in about)
-    assert {objects.changes(key) for key in range(2 * topics, 2 * topics + 2)} == {("create", "destroy")}
-    assert [objects.changes(key) for key in range(2 * topics + 2, objects.count)] == [("link", "unlink")] * links
+    assert {each.changes for each in objects[2 * topics : 2 * topics + 2]} == {("create", "destroy")}
+    assert [each.changes for each in objects[2 * topics + 2 :]] == [("link", "unlink")] * links
 
 
 @pytest.mark.requirement("I14")

@@ -14,7 +14,7 @@ from checkers.run_check import check_run
 from checkers.verdict import Verdict
 from nodes.reference.engine.security import Security
 from nodes.systems.reference.joram.system import JORAM
-from workloads.reference.security import Rules
+from workloads.reference.security import rights as rights_of
 
 pytestmark = pytest.mark.requirement("F8", part=True)
 
@@ -35,7 +35,7 @@ def test_rights_hold_for_what_comes_later_whoever_serves(
     verdict, run_dir = judged(tmp_path, 3, system, nodes, nemesis)
     assert verdict.verdict == "valid", verdict.sentence
     rows = pq.read_table(run_dir / "history.parquet").to_pylist()
-    rights = Rules(2, 2, 2, 2).rights
+    rights = len(rights_of({"principals": 2, "queues": 2}))
     tried = Counter(row["value"] for row in rows if row["f"] == "look" and row["type"] == 1 and row["key"] < rights)
     assert min(tried[0], tried[1]) > 10, "rights were had, and not had"
     found = Counter(row["value"] for row in rows if row["f"] == "look" and row["type"] == 1 and row["key"] >= rights)

@@ -8,10 +8,8 @@ commands, under any later primary.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from nodes.reference.engine.topics import SECURITY
@@ -21,96 +19,71 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.operation import OK, Op
 from workloads.draws import SECURITY as DRAWS
-from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
+from workloads.options import in_order
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
-from workloads.reference.stomp_client import StompCluster
-from workloads.reference.subscriptions import (
+from workloads.reference.managed_objects import (
+    COMMON_OPTIONS,
     CREATE,
     DESTROY,
     DONE,
     FOUND_SO,
     LOOK,
     ManagedConnection,
-    SubscriptionsWorkload,
+    ManagedObject,
+    ManagedObjectsWorkload,
+    Prerequisite,
 )
+from workloads.reference.stomp_client import StompCluster
 
 GRANT, REVOKE = "grant", "revoke"
-RIGHT, PRINCIPAL, OBJECT = "right", "principal", "object"
 PRODUCE, CONSUME = "produce", "consume"
 DENIED = "access denied"
-_SETTLED = {GRANT: "granted-already", REVOKE: "not-granted"}
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The objects behind a test's keys: rights first, then loose principals, then administered objects."""
+class ManagedRight(ManagedObject):
+    """A right of a principal to produce to a queue, or to consume from it."""
 
-    principals: int
-    queues: int
-    loose: int
-    things: int
+    login: str = ""
+    right: str = ""
+    destination: str = ""
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Rules:
-        """Return the rules that a test's options define."""
-        return cls(*(int(options[name]) for name in ("principals", "queues", "loose_principals", "objects")))
 
-    @property
-    def rights(self) -> int:
-        """The number of rights: two for each principal and queue."""
-        return self.principals * self.queues * 2
+def rights(options: Mapping[str, Any]) -> list[ManagedRight]:
+    """Return the rights of a test: two for each principal and queue."""
+    # Each name is a prefix of the next: a right to one queue must not apply to another.
+    return [_right(f"p{principal}", right, f"/queue/s{'x' * queue}")
+            for principal in range(int(options["principals"])) for queue in range(int(options["queues"]))
+            for right in (PRODUCE, CONSUME)]
 
-    @property
-    def count(self) -> int:
-        """The number of objects."""
-        return self.rights + self.loose + self.things
 
-    def kind(self, key: int) -> str:
-        """Return the kind of a key's object."""
-        if key < self.rights:
-            return RIGHT
-        return PRINCIPAL if key < self.rights + self.loose else OBJECT
+def security_objects(options: Mapping[str, Any]) -> tuple[ManagedObject, ...]:
+    """Return the objects of a test: rights first, then loose principals, then administered objects."""
+    return (
+        *rights(options),
+        *(_principal(f"loose{number}") for number in range(int(options["loose_principals"]))),
+        *(_administered(f"object{number}") for number in range(int(options["objects"]))),
+    )
 
-    def right(self, key: int) -> tuple[str, str, str]:
-        """Return a right: the principal, the action and the queue."""
-        principal, rest = divmod(key, self.queues * 2)
-        # Each name is a prefix of the next: a right to one queue must not apply to another.
-        return f"p{principal}", (PRODUCE, CONSUME)[rest % 2], f"/queue/s{'x' * (rest // 2)}"
 
-    def name(self, key: int) -> str:
-        """Return a readable name of a key's object."""
-        kind = self.kind(key)
-        return f"{kind} {' '.join(self.right(key)) if kind == RIGHT else self.ident(key)}"
+def _right(login: str, right: str, destination: str) -> ManagedRight:
+    body = {"login": login, "right": right, "destination": destination}
+    return ManagedRight(f"right {login} {right} {destination}", (GRANT, REVOKE), ("granted-already", "not-granted"),
+                        {GRANT: (GRANT, body), REVOKE: (REVOKE, body)},
+                        login=login, right=right, destination=destination)
 
-    def ident(self, key: int) -> str:
-        """Return the name of a loose principal or an administered object."""
-        return f"loose{key - self.rights}" if self.kind(key) == PRINCIPAL else f"object{key - self.rights - self.loose}"
 
-    def changes(self, key: int) -> tuple[str, str]:
-        """Return the operations that create and delete the object."""
-        return (GRANT, REVOKE) if self.kind(key) == RIGHT else (CREATE, DESTROY)
+def _principal(login: str) -> ManagedObject:
+    return ManagedObject(f"principal {login}", (CREATE, DESTROY), ("principal-exists", "no-such-principal"),
+                         {CREATE: ("create-principal", {"login": login, "passcode": passcode_of(login)}),
+                          DESTROY: ("delete-principal", {"login": login}),
+                          LOOK: ("list", {"kind": "principal", "name": login})}, found=bool)
 
-    def request(self, function: str, key: int) -> tuple[str, dict[str, str]]:
-        """Return the request that carries out an operation, and its body; for a right, only the requests that change
-        it."""
-        kind = self.kind(key)
-        if kind == RIGHT:
-            login, right, destination = self.right(key)
-            return function, {"login": login, "right": right, "destination": destination}
-        name = self.ident(key)
-        if kind == PRINCIPAL:
-            if function == LOOK:
-                return "list", {"kind": PRINCIPAL, "name": name}
-            passcode = {"passcode": passcode_of(name)} if function == CREATE else {}
-            return f"{'create' if function == CREATE else 'delete'}-principal", {"login": name, **passcode}
-        if function == LOOK:
-            return "look-up", {"name": name}
-        return f"{'create' if function == CREATE else 'delete'}-object", {"name": name}
 
-    def settled(self, function: str, key: int) -> str:
-        """Return the error code for an object that is already in the requested state."""
-        kind = self.kind(key)
-        return _SETTLED.get(function) or (f"{kind}-exists" if function == CREATE else f"no-such-{kind}")
+def _administered(name: str) -> ManagedObject:
+    return ManagedObject(f"object {name}", (CREATE, DESTROY), ("object-exists", "no-such-object"),
+                         {CREATE: ("create-object", {"name": name}), DESTROY: ("delete-object", {"name": name}),
+                          LOOK: ("look-up", {"name": name})}, missing="no-such-object")
 
 
 def passcode_of(login: str) -> str:
@@ -119,31 +92,22 @@ def passcode_of(login: str) -> str:
 
 
 class SecurityClient(ManagedConnection):
-    """An administrator's connection to the serving broker, and one for each principal whose rights are tried."""
+    """An administrator's connection to the serving broker, and one for each principal whose rights are tried; it makes
+    sure that these principals exist."""
 
     destination = SECURITY
 
     def __init__(self, cluster: StompCluster, host: str, first: int) -> None:
-        super().__init__(cluster, host, first)
-        self._rules = Rules.of(cluster.test.options)
+        options = cluster.test.options
+        logins = [f"p{number}" for number in range(int(options["principals"]))]
+        super().__init__(cluster, host, first, security_objects(options), [
+            Prerequisite("create-principal", {"login": login, "passcode": passcode_of(login)}, "principal-exists",
+                         f"principal {login} can't be created") for login in logins])
         self._trials: dict[str, StompConnection] = {}
         self._sent: dict[str, str] = {}
         """Login -> the destination of its SEND in an open transaction; the commit shows whether the right still
         exists."""
         self._tried = 0
-
-    async def open(self) -> None:
-        """Connect, and make sure that the principals exist whose rights are changed.
-
-        Raises:
-            ConnectionBroken: no broker accepted the client, or none could report whether they exist.
-        """
-        await self._connection.open(self.open_timeout)
-        for number in range(self._rules.principals):
-            login = f"p{number}"
-            answer = await self._ask("create-principal", {"login": login, "passcode": passcode_of(login)})
-            if answer.get("x-error", "principal-exists") != "principal-exists":
-                raise ConnectionBroken(f"principal {login} can't be created: {answer['x-error']}")
 
     async def close(self) -> None:
         """Disconnect."""
@@ -153,23 +117,12 @@ class SecurityClient(ManagedConnection):
 
     async def invoke(self, op: Op) -> Op:
         """Carry out ``grant``, ``revoke``, ``create``, ``destroy`` or ``look``."""
-        key = op.key or 0
-        if op.f == LOOK and self._rules.kind(key) == RIGHT:
-            done = await self._try(op, *self._rules.right(key))
+        managed = self._objects[op.key or 0]
+        if op.f == LOOK and isinstance(managed, ManagedRight):
+            done = await self._try(op, managed.login, managed.right, managed.destination)
             self.unserved = done.type != OK
             return done
-        request, body = self._rules.request(op.f, key)
-        return await self._carry_out(op, request, body, partial(self._outcome, op, key))
-
-    def _outcome(self, op: Op, key: int, answer: Mapping[str, str]) -> Op:
-        error = answer.get("x-error")
-        if op.f == LOOK:
-            if self._rules.kind(key) == PRINCIPAL and error is None:
-                return op.ok(int(bool(json.loads(answer["x-answer"]))))
-            return op.ok(FOUND_SO if error else DONE) if error in (None, "no-such-object") else op.fail(str(error))
-        if error in (None, self._rules.settled(op.f, key)):
-            return op.ok(DONE if error is None else FOUND_SO)
-        return op.fail(str(error))
+        return await super().invoke(op)
 
     # Trying a right.
 
@@ -236,7 +189,7 @@ class SecurityClient(ManagedConnection):
             await trial.abort()
 
 
-class SecurityWorkload(SubscriptionsWorkload):
+class SecurityWorkload(ManagedObjectsWorkload):
     """Administrators that change the rules, and principals that try them; at the end every rule is tried once more."""
 
     name = "security"
@@ -249,14 +202,8 @@ class SecurityWorkload(SubscriptionsWorkload):
         Option("queues", 2, "queues with rights to send and to take", load=True),
         Option("loose_principals", 2, "principals that are created and deleted", load=True),
         Option("objects", 2, "administered objects that are created and deleted", load=True),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
-        CLIENT_HEARTBEAT,
-        CLIENT_ORDER,
-        Option("drain_limit", 60.0, "seconds that the last queries may take in all"),
-        Option("min_ok", 20, "confirmed changes, and queries, below which the verdict is unknown"),
+        *COMMON_OPTIONS,
     )
-    guarantees = ("metadata",)
     positive = ("changers", "lookers", "principals", "queues")
     countable = ("loose_principals", "objects")
 
@@ -270,6 +217,6 @@ class SecurityWorkload(SubscriptionsWorkload):
         return SecurityClient(cluster, host, thread)
 
     @classmethod
-    def objects(cls, options: Mapping[str, Any]) -> Rules:
+    def objects(cls, options: Mapping[str, Any]) -> tuple[ManagedObject, ...]:
         """Return the objects behind the keys."""
-        return Rules.of(options)
+        return security_objects(options)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nodes.reference.engine.topics import TOPIC_MANAGER
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
@@ -28,8 +29,8 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, 
 from workloads.reference.dialogue import PrivateDialoguesWorkload
 from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
 from workloads.reference.failing_subscriber import FailingSubscriber
+from workloads.reference.managed_objects import ManagedConnection
 from workloads.reference.stomp_client import StompCluster
-from workloads.reference.subscriptions import ManagedConnection
 
 _MOST_STEPS = 7
 _UNREACHABLE = "127.0.0.1:9"
@@ -76,6 +77,8 @@ class Topic:
 class TopicDialogueClient(ManagedConnection):
     """One process, with private topics, whose names begin with ``mine``."""
 
+    destination = TOPIC_MANAGER
+
     def __init__(self, cluster: StompCluster, host: str, first: int, rng: random.Random, mine: str) -> None:
         super().__init__(cluster, host, first)
         self._mine, self._rng = mine, rng
@@ -84,10 +87,6 @@ class TopicDialogueClient(ManagedConnection):
         self._endpoint = self.settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, Topic] = {}
         self.used: dict[str, int] = {}
-
-    async def open(self) -> None:
-        """Connect; raises ConnectionBroken when no replica accepts the client."""
-        await self._connection.open(self.open_timeout)
 
     async def invoke(self, op: Op) -> Op:
         """Carry out ``talk``, or ``settle``: every topic is checked once more, and destroyed."""
