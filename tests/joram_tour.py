@@ -149,7 +149,7 @@ async def described(cluster: ReferenceCluster, descriptor: str, folder: Path) ->
     connection = connection_to(cluster.backend, replicas.addresses, "root", "root")
     await connection.open(PATIENCE)
     assert connection.peer == replicas.addresses[first]
-    assert sorted(connection._addresses) == sorted(replicas.addresses), "the server's list"
+    assert sorted(connection.replicas) == sorted(replicas.addresses), "the server's list"
     await connection.request("SEND", QUEUE, b"1", PATIENCE)
     await cluster.backend.kill(replicas.nodes[first], MAIN)
     await connection.request("SEND", QUEUE, b"2", PATIENCE)

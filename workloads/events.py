@@ -20,7 +20,6 @@ from stormproof.generator import (
     Source,
     any_of,
     clients,
-    lift,
     on_threads,
     per_thread,
     rate,
@@ -35,7 +34,7 @@ from workloads.feature_coverage import FEATURE_COVERAGE
 from workloads.feature_workload import FeatureWorkload
 from workloads.generic_events import GenericListener, GenericPublisher
 from workloads.options import CLIENT_HEARTBEAT
-from workloads.subscribers import Publishes, Subscriber
+from workloads.subscribers import Publishes, SubscriberLoad
 
 MIXED = "mixed"
 ENDLESS = 1_000
@@ -144,16 +143,12 @@ class EventsWorkload(FeatureWorkload):
         drains: Source = per_thread(lambda thread: self._subscriber(test, thread - first, "drain"))
         return clients(time_limit(test.options["drain_limit"], on_threads(range(first, test.concurrency), drains)))
 
-    def depth(self, test: Test) -> Generator:
-        """Do nothing: no depth remains to be counted."""
-        return lift(None)
-
     @staticmethod
-    def _subscriber(test: Test, key: int, take: str) -> Subscriber:
+    def _subscriber(test: Test, key: int, take: str) -> SubscriberLoad:
         topics = int(test.options["topics"])
         mask = 0
         for number in range(classes(test.options)):
             linked = [source for source, target in links(test.options)
                       if target == key % topics and follows(COSTS[number], link_cost(test, source))]
             mask |= sum(1 << topic + number * topics for topic in (key % topics, *linked))
-        return Subscriber(key, mask, "attach", take, Seed(0))
+        return SubscriberLoad(key, mask, "attach", take, Seed(0))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from nodes.stomp import Frame
 from stormproof.contracts.option import Option
 from stormproof.test import Test
+from workloads.messages import encode_body
 
 FEATURE_COVERAGE = Option(
     "surface", False,
@@ -55,11 +56,6 @@ class Content:
     items: tuple[str, ...]
 
 
-def encode_plain(value: tuple[int, int]) -> bytes:
-    """Return ``producer/sequence``."""
-    return b"%d/%d" % value
-
-
 class FeatureCoverage:
     """The features of one run: ``features`` is drawn from its seed; ``used`` counts the uses of each item."""
 
@@ -82,7 +78,7 @@ class FeatureCoverage:
 
     def content(self, value: tuple[int, int]) -> Content:
         """Return the content of the message of this value, which depends on the run's seed alone."""
-        features, plain = self.features, encode_plain(value)
+        features, plain = self.features, encode_body(value)
         if not features & {BODIES, LARGE, HEADERS}:
             return Content({}, plain, ())
         rng = self._test.rng(f"surface/content/{value[0]}/{value[1]}")
@@ -97,7 +93,6 @@ class FeatureCoverage:
                 items += ("headers-many",)
                 headers |= {f"x-h{place}": str(place) * 3 for place in range(80)}
         return Content(headers, body, items)
-
 
     def single_value(self, key: int, value: int) -> tuple[bytes, tuple[str, ...]]:
         """Return the bytes of a register's value, 16 KiB at most, and its items; its first line is the value."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from nodes.timeouts import within
@@ -62,26 +62,13 @@ class GenericQueueClient:
         Raises:
             NotDone: no node did in time; the text is the last one's answer.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + float(self._options["open_timeout"])
-        trouble: Exception = NotDone("no node was tried")
-        for host, port in self._addresses:
-            left = deadline - loop.time()
-            if left <= 0:
-                break
-            fresh, self._fresh = self._fresh, None
-            connection = fresh if fresh is not None else self._cluster.queue_connection()
-            assert connection is not None, "a cluster that gave one connection gives others"
-            try:
-                async with within(left):
-                    await connection.connect(host, port, self._local)
-            except Exception as error:
-                trouble = error
-                await close_quietly(connection)
-                continue
-            self._connection, self._node, self._connected = connection, self._names[host, port], loop.time()
-            return
-        raise NotDone(reason_of(trouble))
+        self._connection, address = await first_accepting(
+            self._addresses, self._next_connection, self._local, float(self._options["open_timeout"]))
+        self._node, self._connected = self._names[address], asyncio.get_running_loop().time()
+
+    def _next_connection(self) -> QueueConnection | None:
+        fresh, self._fresh = self._fresh, None
+        return fresh if fresh is not None else self._cluster.queue_connection()
 
     async def close(self) -> None:
         """Disconnect."""
@@ -182,6 +169,34 @@ class GenericQueueClient:
     async def _bounded(self, call: Awaitable[T], extra: float = 0.0) -> T:
         async with within(float(self._options["op_timeout"]) + extra):
             return await call
+
+
+async def first_accepting(addresses: Sequence[tuple[str, int]], make: Callable[[], QueueConnection | None], local: str,
+                          timeout: float) -> tuple[QueueConnection, tuple[str, int]]:
+    """Return a connection to the first node that accepts the client, which connects from ``local``, and the node's
+    address.
+
+    Raises:
+        NotDone: no node did within ``timeout`` seconds; the text is the last one's answer.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    trouble: Exception = NotDone("no node was tried")
+    for address in addresses:
+        left = deadline - loop.time()
+        if left <= 0:
+            break
+        connection = make()
+        assert connection is not None, "a cluster that gave one connection gives others"
+        try:
+            async with within(left):
+                await connection.connect(*address, local)
+        except Exception as error:
+            trouble = error
+            await close_quietly(connection)
+            continue
+        return connection, address
+    raise NotDone(reason_of(trouble))
 
 
 async def close_quietly(connection: QueueConnection | EventConnection | WatchConnection) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +20,7 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.errors import UsageError
 from stormproof.operation import Op
 from workloads.generic_client import GenericQueueClient
-from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, Updates
+from workloads.lock_client import FREE_FOR_NOBODY, NO_TOKENS, NOT_HELD, SLEPT, STOOD_STILL, LockHolder, Updates
 from workloads.register_client import GenericRegisterClient, RegisterContent, decode_value, encode_value, register_name
 
 KEY = 0
@@ -32,7 +32,7 @@ SESSION_MARGIN = 1.0
 """Seconds that a worker waits for the lock beyond the end of another holder's session."""
 
 
-class RegisterLease(ABC):
+class RegisterLease(LockHolder):
     """One worker's part in a lease; subclasses read the register, and swap its value."""
 
     def __init__(self, options: Mapping[str, Any], updates: Updates) -> None:
@@ -56,13 +56,8 @@ class RegisterLease(ABC):
             Exception: ``NotSent`` and ``NotDone``: it certainly was not replaced; any other: it may have been.
         """
 
-    async def carry_out_lease(self, op: Op) -> Op:
-        """Carry out ``acquire``, ``update`` or ``release``."""
-        if op.f == "update":
-            return await self._updates.carry_out(op, self)
-        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
-
-    async def _acquire(self, op: Op) -> Op:
+    async def acquire(self, op: Op) -> Op:
+        """Take the next lease, if none runs."""
         self._mine = None
         seen = await self.look()
         token, held = divmod(seen.value, 2)
@@ -81,7 +76,8 @@ class RegisterLease(ABC):
             self._watched, self._since = value, _now()
         return _now() - self._since > self._seconds
 
-    async def _release(self, op: Op) -> Op:
+    async def release(self, op: Op) -> Op:
+        """End the lease."""
         mine, self._mine = self._mine, None
         if mine is None or await self.swap(mine, mine.value - 1) is None:
             return op.fail(NOT_HELD)
@@ -111,7 +107,7 @@ class GenericLeaseClient(RegisterLease, GenericRegisterClient):
         RegisterLease.__init__(self, cluster.test.options, updates)
 
     async def _carry_out(self, op: Op) -> Op:
-        return await self.carry_out_lease(op)
+        return await self.use_lock(op)
 
     async def look(self) -> RegisterContent:
         """Return the content of the register."""
@@ -129,7 +125,7 @@ class GenericLeaseClient(RegisterLease, GenericRegisterClient):
         return RegisterContent(value, "written") if done else None
 
 
-class LockServiceClient(GenericQueueClient):
+class LockServiceClient(LockHolder, GenericQueueClient):
     """A worker on a system of any kind that has built-in locks, which expire by themselves."""
 
     def __init__(
@@ -145,11 +141,10 @@ class LockServiceClient(GenericQueueClient):
         self._until = 0.0
 
     async def _carry_out(self, op: Op) -> Op:
-        if op.f == "update":
-            return await self._updates.carry_out(op, self)
-        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
+        return await self.use_lock(op)
 
-    async def _acquire(self, op: Op) -> Op:
+    async def acquire(self, op: Op) -> Op:
+        """Wait for the lock."""
         locks, name = self._locks(), self._cluster.own_name(register_name(KEY))
         self._held, begun = False, _now()
         try:
@@ -168,7 +163,8 @@ class LockServiceClient(GenericQueueClient):
             return op.ok(token)
         return op.ok()._replace(error=f"{TOKEN} {token}")
 
-    async def _release(self, op: Op) -> Op:
+    async def release(self, op: Op) -> Op:
+        """Release the lock."""
         held, self._held = self._held, False
         if not held or not await self._bounded(self._locks().release(self._cluster.own_name(register_name(KEY)))):
             return op.fail(NOT_HELD)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from stormproof.contracts.client import Beating, Delivery, QueueConnection
 from stormproof.contracts.cluster import Cluster
@@ -34,23 +34,39 @@ SLEPT = "slept only: its connection does not say whether it sends heart-beats"
 """The holder did nothing, but its client library may have renewed the lock: this does not count as a stall."""
 
 
-class LockHolder(Protocol):
-    """The interface of a lock's holder that an update needs."""
+class LockHolder(ABC):
+    """A client that acquires a lock, changes the guarded resource, and releases the lock."""
 
+    _updates: Updates
+
+    async def use_lock(self, op: Op) -> Op:
+        """Carry out ``acquire``, ``update`` or ``release``."""
+        if op.f == "update":
+            return await self._updates.carry_out(op, self)
+        return await (self.acquire(op) if op.f == "acquire" else self.release(op))
+
+    @abstractmethod
+    async def acquire(self, op: Op) -> Op:
+        """Request the lock; the completion's value is the fencing token, if there is one."""
+
+    @abstractmethod
+    async def release(self, op: Op) -> Op:
+        """Give the lock back."""
+
+    @abstractmethod
     def holds(self) -> bool:
         """Return whether the lock is still ours, as far as the client knows."""
-        ...
 
+    @abstractmethod
     def token(self) -> int | None:
         """Return the fencing token to show to the guarded resource; None: no token is shown."""
-        ...
 
+    @abstractmethod
     async def stand_still(self) -> str:
         """Do nothing, without a sign of life, for longer than a lock waits for its holder.
 
         Returns a description of the stall: text that begins with ``STOOD_STILL``, or ``SLEPT``.
         """
-        ...
 
 
 class Updates:
@@ -90,7 +106,7 @@ class Updates:
             return op.fail(f"{error}; {stood}" if stood else str(error))
 
 
-class GenericLockClient(GenericQueueClient):
+class GenericLockClient(LockHolder, GenericQueueClient):
     """A worker on a system of any kind, connected only while it requests or holds the lock. To an idle permanent
     connection the token could be pushed unnoticed, and all other workers would miss it.
 
@@ -107,16 +123,16 @@ class GenericLockClient(GenericQueueClient):
         self._delivery: Delivery | None = None
 
     async def _carry_out(self, op: Op) -> Op:
-        connection, queue = self._connection, self._cluster.demands.queues[0]
-        assert connection is not None
-        if op.f == "install":
-            await self._bounded(connection.send(queue, TOKEN))
-            return op.ok()
-        if op.f == "update":
-            return await self._updates.carry_out(op, self)
-        if op.f == "release":
-            return await self._release(op)
-        self._delivery = await self._poll(connection, queue)
+        if op.f != "install":
+            return await self.use_lock(op)
+        assert self._connection is not None
+        await self._bounded(self._connection.send(self._cluster.demands.queues[0], TOKEN))
+        return op.ok()
+
+    async def acquire(self, op: Op) -> Op:
+        """Take the token."""
+        assert self._connection is not None
+        self._delivery = await self._poll(self._connection, self._cluster.demands.queues[0])
         if self._delivery is None:
             await self.close()
             return op.fail(FREE_FOR_NOBODY)
@@ -125,7 +141,8 @@ class GenericLockClient(GenericQueueClient):
             return op.fail(NO_TOKENS)
         return op.ok(self._delivery.number)
 
-    async def _release(self, op: Op) -> Op:
+    async def release(self, op: Op) -> Op:
+        """Give the token back."""
         delivery, self._delivery = self._delivery, None
         if delivery is None:
             return op.fail(NOT_HELD)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from stormproof.contracts.client import Client, LogConnection
 from stormproof.contracts.cluster import Cluster
@@ -45,7 +45,8 @@ SEEK_BACK = 20
 class Appends(Generator):
     """One producer's appends: its values are its number plus one, plus multiples of ``producers``."""
 
-    logs: int
+    f: ClassVar[str] = "append"
+    keys: int
     thread: int
     producers: int
     seed: Seed
@@ -54,9 +55,9 @@ class Appends(Generator):
     def op(self, test: Test, ctx: Context) -> Answer:
         if not ctx.free:
             return PENDING, self
-        key, seed = self.seed.below(self.logs)
+        key, seed = self.seed.below(self.keys)
         value = 1 + self.thread + self.producers * self.appended
-        return ctx.fill(Op(INVOKE, "append", value, key)), replace(self, seed=seed, appended=self.appended + 1)
+        return ctx.fill(Op(INVOKE, self.f, value, key)), replace(self, seed=seed, appended=self.appended + 1)
 
 
 @dataclass(frozen=True, slots=True)

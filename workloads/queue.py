@@ -8,8 +8,8 @@ new producer, so the order of a producer's messages is the order of one connecti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
@@ -46,6 +46,7 @@ from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 class Enqueues(Generator):
     """One producer thread's messages: the count restarts for each process that the thread plays."""
 
+    f: ClassVar[str] = "enqueue"
     queues: int
     process: int = -1
     sent: int = 0
@@ -53,10 +54,10 @@ class Enqueues(Generator):
     def op(self, test: Test, ctx: Context) -> Answer:
         if not ctx.free:
             return PENDING, self
-        op = ctx.fill(Op(INVOKE, "enqueue"))
+        op = ctx.fill(Op(INVOKE, self.f))
         sent = self.sent if op.process == self.process else 0
         op = op._replace(value=(op.process, sent), key=sent % self.queues)
-        return op, Enqueues(self.queues, op.process, sent + 1)
+        return op, replace(self, process=op.process, sent=sent + 1)
 
 
 @dataclass(frozen=True, slots=True)

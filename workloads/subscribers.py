@@ -9,27 +9,17 @@ from typing import Any
 from stormproof.generator import PENDING, Answer, Context, Generator, Pending, Seed, lift
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
+from workloads.queue import Enqueues
+
+
+class Publishes(Enqueues):
+    """One producer thread's messages, for topics in turn."""
+
+    f = "publish"
 
 
 @dataclass(frozen=True, slots=True)
-class Publishes(Generator):
-    """One producer thread's messages: the count restarts for each process that the thread plays."""
-
-    topics: int
-    process: int = -1
-    sent: int = 0
-
-    def op(self, test: Test, ctx: Context) -> Answer:
-        if not ctx.free:
-            return PENDING, self
-        op = ctx.fill(Op(INVOKE, "publish"))
-        sent = self.sent if op.process == self.process else 0
-        op = op._replace(value=(op.process, sent), key=sent % self.topics)
-        return op, Publishes(self.topics, op.process, sent + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriber(Generator):
+class SubscriberLoad(Generator):
     """One subscriber thread: it requests its subscription until that succeeds, then takes (``take`` names the
     operation).
 

@@ -34,31 +34,20 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import WATCHES
+from workloads.log import Appends
 from workloads.log_client import EMPTY
 from workloads.options import CONNECT, CONNECTING
 from workloads.watch_client import BROKEN_OFF, GenericWatchClient, key_name
 
 
-@dataclass(frozen=True, slots=True)
-class Puts(Generator):
-    """One client's puts: its values are its number plus one, plus multiples of ``producers``."""
+class Puts(Appends):
+    """One client's puts."""
 
-    keys: int
-    thread: int
-    producers: int
-    seed: Seed
-    done: int = 0
-
-    def op(self, test: Test, ctx: Context) -> Answer:
-        if not ctx.free:
-            return PENDING, self
-        key, seed = self.seed.below(self.keys)
-        value = 1 + self.thread + self.producers * self.done
-        return ctx.fill(Op(INVOKE, "put", value, key)), replace(self, seed=seed, done=self.done + 1)
+    f = "put"
 
 
 @dataclass(frozen=True, slots=True)
-class Events(Generator):
+class WatchEvents(Generator):
     """One watcher's waits for events of its key; ``moves`` of a thousand operations restart at another node, every
     other one some revisions back."""
 
@@ -166,7 +155,7 @@ class WatchWorkload(Workload):
                     test.rng("rate"))  # fmt: skip
 
         def watching(thread: int) -> Source:
-            return Events((thread - producers) % keys, options["moves"], options["back"], seeds[thread])
+            return WatchEvents((thread - producers) % keys, options["moves"], options["back"], seeds[thread])
 
         everybody = test.concurrency
         both = any_of(on_threads(range(producers), puts), on_threads(range(producers, everybody), per_thread(watching)))

@@ -14,29 +14,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.timeouts import within
+from workloads.reference.connection_state import RECEIVED, ConnectionState, Garble, PendingFrame
+from workloads.reference.replica_list import Address, ReplicaList
+from workloads.reference.silence_watch import SilenceWatch
 
-Address = tuple[str, int]
-Garble = Callable[[bytes], bytes]
-
-_READ_SIZE = 64 * 1024
-_SILENCE_FACTOR = 3
-
+_READ_BYTES = 64 * 1024
+_SILENT_HEARTBEATS = 3
+"""The number of heart-beats that are missing when a connection counts as failed."""
 _OFFERED = ("1.2", "100,100")
 """The version that the reference broker speaks, and the heart-beats that it offers and asks for."""
-RECEIVED = "RECEIVED"
-"""The frame by which a client of a reliable connection reports the messages that it has received, if no other frame
-does."""
-
-
-REPEATED = "x-twice"
-"""A header that is sent twice, the second time with another text: the first counts (STOMP 1.2, "Repeated Header
-Entries")."""
 
 
 class ConnectionBroken(Exception):
@@ -75,53 +67,6 @@ class Settings:
     round_pause: float = 0.0
 
 
-@dataclass
-class _Pending:
-    """A frame that waits for its receipt, or to be safe; ``seq`` is assigned when it is first written.
-
-    ``done``: its receipt has arrived. ``told``: the application believes that it is confirmed. ``gap``: the sequence
-    numbers that are skipped before its number. ``garble``: a function that corrupts its bytes. ``quiet``: it asks for
-    no receipt; the receipt of a later frame also confirms it.
-    """
-
-    frame: Frame
-    future: asyncio.Future[Mapping[str, str]]
-    seq: int = 0
-    done: bool = False
-    told: bool = False
-    gap: int = 0
-    garble: Garble | None = None
-    quiet: bool = False
-
-
-@dataclass
-class _State:
-    """The state that survives a reconnection.
-
-    ``early``: a receipt does not mean that a frame is safe. ``safe``: the highest number that the broker has reported
-    as safe. ``final``: that number at the connection's end, if the broker could report it. ``confirmed``: the number of
-    the last frame with a receipt.
-    """
-
-    connection_id: str | None = None
-    early: bool = False
-    sent: int = 0
-    safe: int = 0
-    final: int | None = None
-    received: int = 0
-    confirmed: int = 0
-    receipts: int = 0
-    pending: dict[str, _Pending] = field(default_factory=dict)
-
-    def forget_safe(self) -> None:
-        """Drop the frames that are safe and that have been confirmed to their sender, on this or an earlier
-        connection."""
-        for receipt, pending in list(self.pending.items()):
-            safe = not self.early or 0 < pending.seq <= self.safe
-            if safe and (pending.done or (self.early and pending.told)):
-                del self.pending[receipt]
-
-
 class StompConnection:
     """One reliable connection to a replicated broker. Open it, send frames, take messages, close it."""
 
@@ -135,13 +80,12 @@ class StompConnection:
         """True if the last ERROR named no receipt that was requested."""
         self.peer: Address | None = None
         """The replica that it is connected to, or was connected to last."""
-        self._addresses = list(addresses)
-        self._place = 0
-        self._state = _State()
+        self._replicas = ReplicaList(addresses, settings.learns_replicas)
+        self._state = ConnectionState()
         self._writer: asyncio.StreamWriter | None = None
         self._connected = False
         self._parser = Parser()
-        self._silence = settings.heartbeat * _SILENCE_FACTOR
+        self._silence = settings.heartbeat * _SILENT_HEARTBEATS
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._arrived = asyncio.Event()
@@ -153,7 +97,7 @@ class StompConnection:
         """The highest message number that this TCP connection reported as received when it began."""
         self._broken: Exception | None = None
         for frame in undone:
-            pending = self._enqueue(frame.command, frame.headers, frame.body)
+            pending = self._state.enqueue(frame.command, frame.headers, frame.body)
             pending.told = True
 
     async def open(self, timeout: float) -> None:
@@ -193,7 +137,7 @@ class StompConnection:
         """
         if self.over:
             raise NotSent(str(self._broken))
-        pending = self._enqueue(command, headers, body)
+        pending = self._state.enqueue(command, headers, body)
         pending.gap, pending.garble = gap, garble
         self._write_pending(pending)
         try:
@@ -203,10 +147,7 @@ class StompConnection:
             if pending.seq == 0:
                 if any(each.quiet and each.seq and not each.done for each in self._state.pending.values()):
                     raise TimeoutError from None  # an earlier frame without a receipt was sent
-                unsent = [key for key, each in self._state.pending.items()
-                          if each is pending or (each.quiet and each.seq == 0)]
-                for key in unsent:
-                    del self._state.pending[key]
+                self._state.drop_unsent(pending)
                 raise NotSent(str(error) or "no connection") from None
             # A frame that was sent stays queued: without it the numbers that follow would have a gap.
             raise
@@ -215,23 +156,7 @@ class StompConnection:
     def tell(self, command: str, headers: Mapping[str, str], body: bytes) -> None:
         """Send a frame without asking for a receipt: it has been carried out when a later frame is confirmed, unless
         receipts are early."""
-        self._write_pending(self._enqueue(command, headers, body, quiet=True))
-
-    def _enqueue(self, command: str, headers: Mapping[str, str], body: bytes, *, quiet: bool = False) -> _Pending:
-        self._state.receipts += 1
-        receipt = f"r{self._state.receipts}"
-        frame = Frame(command, {**headers} if quiet else {**headers, "receipt": receipt}, body)
-        made = _Pending(frame, asyncio.get_running_loop().create_future(), quiet=quiet)
-        pending = self._state.pending[receipt] = made
-        return pending
-
-    def _confirm_before(self, seq: int) -> None:
-        """Mark the frames without a receipt that were sent before ``seq`` as confirmed."""
-        for pending in self._state.pending.values():
-            if pending.quiet and not pending.done and 0 < pending.seq < seq:
-                pending.done = pending.told = True
-                if not pending.future.done():
-                    pending.future.set_result({})
+        self._write_pending(self._state.enqueue(command, headers, body, quiet=True))
 
     async def settled(self) -> None:
         """Wait until all confirmed frames are safe.
@@ -248,7 +173,7 @@ class StompConnection:
     @property
     def unsafe(self) -> int:
         """The number of frames that are confirmed and not safe yet."""
-        return sum(pending.told for pending in self._state.pending.values())
+        return self._state.unsafe
 
     @property
     def undone(self) -> list[Frame]:
@@ -256,9 +181,7 @@ class StompConnection:
 
         The application decides whether to send them again on a new connection.
         """
-        final = self._state.final
-        told = [pending for pending in self._state.pending.values() if pending.told]
-        return [each.frame for each in told if each.seq == 0 or (final is not None and each.seq > final)]
+        return self._state.undone
 
     async def next_message(self, timeout: float) -> Frame | None:
         """Return the next delivered message, or None when none arrived within ``timeout``."""
@@ -276,8 +199,8 @@ class StompConnection:
     def twin(self) -> StompConnection:
         """Return a second connection that takes this one over when it is opened, as if its client had lost this one; it
         sends nothing."""
-        twin = StompConnection(self._addresses, self.settings)
-        twin._place = self._place
+        twin = StompConnection(self.replicas, self.settings)
+        twin._replicas.place = self._replicas.place
         twin._state.connection_id, twin._state.received = self._state.connection_id, self._state.received
         return twin
 
@@ -347,7 +270,7 @@ class StompConnection:
         missed, served = 0, False
         try:
             while True:
-                address = self._addresses[self._place]
+                address = self._replicas.current
                 try:
                     async with within(self.settings.connect_timeout):
                         reader = await self._connect(address)
@@ -361,16 +284,15 @@ class StompConnection:
                     self._broken = error
                 except _Refused as refusal:
                     self._broken = refusal
-                    self._learn(refusal.master)
+                    self._replicas.learn(refusal.master)
                     keep_until = loop.time()
                 self._drop_socket()
                 if not self.settings.reliable and self._ready.is_set():
                     break
                 if loop.time() >= keep_until:
-                    back = self.settings.first_again and served and self._place > 0
-                    self._place = 0 if back else (self._place + 1) % len(self._addresses)
+                    self._replicas.advance(to_first=self.settings.first_again and served)
                     missed, served = missed + 1, False
-                    if not missed % len(self._addresses):
+                    if not missed % len(self._replicas.addresses):
                         await asyncio.sleep(self.settings.round_pause)
                 await asyncio.sleep(self.settings.retry_delay)
         except ConnectionBroken as error:
@@ -445,17 +367,17 @@ class StompConnection:
             self._note("a connection was resumed without what was confirmed on it")
         self._safe(applied)
         server_beat = int(frame.headers.get("heart-beat", "0,0").split(",")[0])
-        self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENCE_FACTOR
-        self._replicas(frame.headers.get("x-replicas", ""))
+        self._silence = max(server_beat / 1000, self.settings.heartbeat) * _SILENT_HEARTBEATS
+        self._replicas.adopt(frame.headers.get("x-replicas", ""), self.peer)
 
     @property
     def replicas(self) -> list[Address]:
         """The addresses that it tries to reach, cyclically, in this order."""
-        return list(self._addresses)
+        return list(self._replicas.addresses)
 
     def use_replicas(self, addresses: Sequence[Address], first: int = 0) -> None:
         """Replace the list of addresses, and continue at position ``first``."""
-        self._addresses, self._place = list(addresses), first
+        self._replicas.addresses, self._replicas.place = list(addresses), first
 
     def _safe(self, seq: int) -> None:
         """Mark the frames up to this number as safe."""
@@ -474,23 +396,11 @@ class StompConnection:
             return _Idle(f"{reason} for idleness: high availability is broken", asyncio.get_running_loop().time())
         return (_Wrong if headers["x-closed"] == "error" else ConnectionBroken)(reason)
 
-    def _replicas(self, text: str) -> None:
-        """Adopt the server's list of replicas (J17), and keep the current position in it."""
-        listed = [_address(item) for item in text.split(",") if item]
-        if self.settings.learns_replicas and listed and self.peer in listed and listed != self._addresses:
-            self.use_replicas(listed, listed.index(self.peer))
-
-    def _learn(self, master: str) -> None:
-        """Add the master that a slave names to the list: it may have joined the group after the client received the
-        list."""
-        if self.settings.learns_replicas and master and (address := _address(master)) not in self._addresses:
-            self._addresses.append(address)
-
     async def _serve(self, reader: asyncio.StreamReader) -> None:
         beats = asyncio.create_task(self._beat(), name="heart-beat")
         try:
             async with within(None) as limit:
-                with _Watch(limit, self._silence) as watch:
+                with SilenceWatch(limit, self._silence) as watch:
                     while True:
                         await self._rest()
                         for frame in await self._read(reader):
@@ -506,7 +416,7 @@ class StompConnection:
             await asyncio.sleep(left)
 
     async def _read(self, reader: asyncio.StreamReader) -> list[Any]:
-        data = await reader.read(_READ_SIZE)
+        data = await reader.read(_READ_BYTES)
         if not data:
             raise EOFError("connection closed by the broker")
         return list(self._parser.feed(data))
@@ -525,13 +435,7 @@ class StompConnection:
                 if not pending.future.done():
                     pending.future.set_result(frame.headers)
             elif pending:
-                self._confirm_before(pending.seq)
-                self._state.confirmed = max(self._state.confirmed, pending.seq)
-                pending.done = True
-                if not pending.future.done():
-                    pending.future.set_result(frame.headers)
-                    pending.told = True
-                self._state.forget_safe()
+                self._state.confirm(pending, frame.headers)
         elif frame.command == "SAFE":
             self._safe(int(frame.headers["x-safe"]))
         elif frame.command == "MESSAGE":
@@ -560,71 +464,17 @@ class StompConnection:
             if self._writer:
                 self._writer.write(b"\n")
 
-    def _write_pending(self, pending: _Pending) -> None:
+    def _write_pending(self, pending: PendingFrame) -> None:
         """Write a frame if there is a connection; number it when it is first written."""
         if not self._writer or not self._connected or self._writer.is_closing():
             return
-        headers = dict(pending.frame.headers)
-        if pending.frame.command == RECEIVED:  # has no number, and no effect that could be repeated
-            self._writer.write(encode(Frame(RECEIVED, headers | {"x-received": str(self._state.received)})))
-            return
-        if pending.seq == 0:
-            self._state.sent += 1 + pending.gap
-            pending.seq = self._state.sent
-        if self._state.connection_id:
-            headers["x-seq"] = str(pending.seq)
-            if self._state.received:
-                headers["x-received"] = str(self._state.received)
-        data = _twice(encode(Frame(pending.frame.command, headers, pending.frame.body)), headers)
-        self._writer.write(data if pending.garble is None else pending.garble(data))
+        self._writer.write(self._state.encoded(pending))
 
     def _drop_socket(self) -> None:
         self._connected = False
         if self._writer:
             self._writer.transport.abort()
             self._writer = None
-
-
-def _twice(frame: bytes, headers: Mapping[str, str]) -> bytes:
-    if REPEATED not in headers:
-        return frame
-    line = f"\n{REPEATED}:{headers[REPEATED]}\n".encode()
-    return frame.replace(line, line + f"{REPEATED}:second\n".encode(), 1)
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.rpartition(":")
-    return host, int(port)
-
-
-class _Watch:
-    """A time-out that expires after some seconds without received data.
-
-    It checks the time at intervals: rescheduling the time-out at every read would cost a timer for each.
-    """
-
-    def __init__(self, limit: asyncio.Timeout, seconds: float) -> None:
-        self._limit, self._seconds = limit, seconds
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> Self:
-        self.heard()
-        self._timer = self._loop.call_at(self._last + self._seconds, self._look)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def heard(self) -> None:
-        """Record that data was received now."""
-        self._last = self._loop.time()
-
-    def _look(self) -> None:
-        due = self._last + self._seconds
-        if due <= self._loop.time():
-            self._limit.reschedule(due)
-        else:
-            self._timer = self._loop.call_at(due, self._look)
 
 
 class _Idle(ConnectionBroken):

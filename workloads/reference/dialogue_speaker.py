@@ -28,7 +28,8 @@ from workloads.reference.broker_model import (
     ModelMessage,
     ModelSubscription,
 )
-from workloads.reference.connection import REPEATED, ConnectionBroken, NotSent, Rejected
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.connection_state import REPEATED
 from workloads.reference.invalid_commands import LONGEST
 from workloads.reference.stomp_client import StompClient, StompCluster
 

@@ -27,9 +27,10 @@ from workloads.event_names import (
 )
 from workloads.feature_coverage import FeatureCoverage, difference
 from workloads.messages import encode_body
-from workloads.reference.connection import Address, ConnectionBroken, NotSent, Rejected, StompConnection
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.consumer import NOT_AS_SENT, value_of
 from workloads.reference.pushed_events import PushedEvents
+from workloads.reference.replica_list import Address
 from workloads.reference.stomp_client import StompCluster, StompEndpoint, json_request
 
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}

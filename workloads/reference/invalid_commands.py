@@ -14,7 +14,7 @@ from workloads.reference.broker_model import (
     ModelSubscription,
     ModelTransaction,
 )
-from workloads.reference.connection import Garble
+from workloads.reference.connection_state import Garble
 
 BEYOND = "beyond a limit"
 """Prefix of the reason of a command that exceeds one of ``Limits``."""

@@ -24,7 +24,7 @@ class LeaseClient(RegisterLease, RegisterClient):
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out ``acquire``, ``update`` or ``release``."""
-        return await self.carry_out_lease(op)
+        return await self.use_lock(op)
 
     async def look(self) -> RegisterContent:
         """Return the content of the key."""

@@ -6,13 +6,13 @@ import asyncio
 
 from nodes.stomp import Frame
 from stormproof.operation import Op
-from workloads.lock_client import CLOSED_ITSELF, FREE_FOR_NOBODY, NOT_HELD, TOKEN, Updates
+from workloads.lock_client import CLOSED_ITSELF, FREE_FOR_NOBODY, NOT_HELD, TOKEN, LockHolder, Updates
 from workloads.messages import destination
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.stomp_client import StompClient, StompCluster
 
 
-class QueueLockClient(StompClient):
+class QueueLockClient(LockHolder, StompClient):
     """A worker that takes the token, and gives it back by NACK. It is subscribed only while it requests or holds the
     lock.
 
@@ -36,11 +36,10 @@ class QueueLockClient(StompClient):
         if op.f == "install":
             await self.request("SEND", {"destination": destination(0), "content-type": "text/plain"}, TOKEN)
             return op.ok()
-        if op.f == "update":
-            return await self._updates.carry_out(op, self)
-        return await (self._acquire(op) if op.f == "acquire" else self._release(op))
+        return await self.use_lock(op)
 
-    async def _acquire(self, op: Op) -> Op:
+    async def acquire(self, op: Op) -> Op:
+        """Subscribe, and wait for the token."""
         try:
             await self._unsubscribe()
             self._subscriptions += 1
@@ -60,7 +59,8 @@ class QueueLockClient(StompClient):
         await self._retire()
         return op.fail(FREE_FOR_NOBODY)
 
-    async def _release(self, op: Op) -> Op:
+    async def release(self, op: Op) -> Op:
+        """Give the token back."""
         message, self._message = self._message, None
         if message is None:
             return op.fail(NOT_HELD)

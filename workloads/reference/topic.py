@@ -35,8 +35,9 @@ from workloads.draws import TOPIC as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE
 from workloads.feature_workload import FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
-from workloads.reference.topic_client import TopicClient, selects, topic_name
-from workloads.subscribers import Publishes, Subscriber, subscriptions
+from workloads.reference.broker_model import selects
+from workloads.reference.topic_client import TopicClient, topic_name
+from workloads.subscribers import Publishes, SubscriberLoad, subscriptions
 
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event is delivered to several subscribers."""
@@ -159,10 +160,10 @@ class TopicWorkload(FeatureWorkload):
         return self._latest.get(key, key)
 
     @staticmethod
-    def _subscriber(test: Test, key: int, take: str, seed: Seed) -> Subscriber:
+    def _subscriber(test: Test, key: int, take: str, seed: Seed) -> SubscriberLoad:
         place = key % subscriptions(test.options)
         mask = _mask(_pattern(test, place), test.options["topics"])
-        return Subscriber(key, mask, "attach" if place < test.options["durables"] else "listen", take, seed)
+        return SubscriberLoad(key, mask, "attach" if place < test.options["durables"] else "listen", take, seed)
 
 
 def _patterns(options: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from nodes.stomp import Frame
 from stormproof.operation import INVOKE, Op
 from workloads.feature_coverage import SEND_TX, FeatureCoverage
 from workloads.messages import encode_body
+from workloads.reference.broker_model import selects
 from workloads.reference.connection import ConnectionBroken, Rejected
 from workloads.reference.consumer import MessageConsumer
 from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
@@ -22,19 +23,6 @@ TOPIC_PREFIX = "/topic/"
 def topic_name(topic: int) -> str:
     """Return the name of a topic."""
     return f"t.{'ab'[topic % 2]}.{topic}"
-
-
-def selects(pattern: str, name: str) -> bool:
-    """Return whether a pattern selects a topic: ``*`` matches one level, ``>`` at the end matches one or more."""
-    first, _, pattern_rest = pattern.partition(".")
-    level, _, name_rest = name.partition(".")
-    if pattern == ">":
-        return True
-    if first not in ("*", level):
-        return False
-    if not pattern_rest or not name_rest:
-        return not pattern_rest and not name_rest
-    return selects(pattern_rest, name_rest)
 
 
 class TopicClient(StompClient):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from nodes.timeouts import within
 from stormproof.contracts.client import NotDone, QueueConnection
-from workloads.reference.connection import ConnectionBroken, NotSent, Settings, StompConnection
-
-Address = tuple[str, int]
+from workloads.generic_client import close_quietly, first_accepting
+from workloads.reference.connection import ConnectionBroken, NotSent, StompConnection
+from workloads.reference.replica_list import Address
 
 MESSAGE_ID = "x-message-id"
 """Header: ``CLIENT/SESSION/NUMBER``, identical for all copies of a message."""
@@ -57,38 +56,17 @@ class BrokerLink(Protocol):
         """Drop the connection without DISCONNECT."""
 
 
-class StompLink:
+class StompLink(StompConnection):
     """A link over STOMP; messages go to ``/queue/NAME``."""
-
-    def __init__(self, addresses: Sequence[Address], settings: Settings) -> None:
-        self._connection = StompConnection(addresses, settings)
 
     @property
     def node(self) -> Address | None:
         """The node that it is connected to, or was connected to last."""
-        return self._connection.peer
-
-    @property
-    def connected(self) -> bool:
-        """Return whether it can send now."""
-        return self._connection.connected
-
-    @property
-    def over(self) -> bool:
-        """Return whether it can no longer be used."""
-        return self._connection.over
-
-    async def open(self, timeout: float) -> None:
-        """Connect."""
-        await self._connection.open(timeout)
+        return self.peer
 
     async def send(self, queue: str, headers: Mapping[str, str], body: bytes) -> None:
         """Send a message; over a reliable connection, through any number of failovers."""
-        await self._connection.request("SEND", {"destination": f"/queue/{queue}", **headers}, body, None)
-
-    async def abort(self) -> None:
-        """Drop the connection without DISCONNECT."""
-        await self._connection.abort()
+        await self.request("SEND", {"destination": f"/queue/{queue}", **headers}, body, None)
 
 
 class GenericLink:
@@ -116,21 +94,10 @@ class GenericLink:
 
     async def open(self, timeout: float) -> None:
         """Connect to the first broker of the list that accepts the client."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        trouble = "no broker was tried"
-        for address in self._addresses:
-            connection = self._make()
-            assert connection is not None, "a cluster that gave one connection gives others"
-            try:
-                async with within(max(0.0, deadline - asyncio.get_running_loop().time())):
-                    await connection.connect(*address, self._local)
-            except Exception as error:
-                trouble = str(error) or type(error).__name__
-                await _closed(connection)
-                continue
-            self._connection, self.node = connection, address
-            return
-        raise ConnectionBroken(trouble)
+        try:
+            self._connection, self.node = await first_accepting(self._addresses, self._make, self._local, timeout)
+        except NotDone as error:
+            raise ConnectionBroken(str(error)) from None
 
     async def send(self, queue: str, headers: Mapping[str, str], body: bytes) -> None:
         """Send a message; any outcome other than a confirmation ends the connection."""
@@ -152,10 +119,4 @@ class GenericLink:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            await _closed(connection)
-
-
-async def _closed(connection: QueueConnection) -> None:
-    with contextlib.suppress(Exception):
-        async with within(2.0):
-            await connection.close()
+            await close_quietly(connection)
