@@ -296,8 +296,9 @@ class DialogueClient(DialogueSpeaker):
 
     async def _be_refused(self) -> None:
         """Send an invalid command: it is refused, has no effect, and ends the connection."""
-        about = About(self.mine, self.model, self.limits, self.remembered(),
-                      tuple(f"/topic/{self.mine}.{topic}" for topic in TOPICS), self.counts, self.settings.reliable)
+        topics = tuple(f"/topic/{self.mine}.{topic}" for topic in TOPICS)
+        about = About(self.mine, self.model, self.limits, self.remembered(), topics, self.has_branches,
+                      self.settings.reliable)
         found = invalid_commands(about)
         # Choose the kind first, since some kinds have many commands. Commands that depend on the current state precede
         # those that are always available.
@@ -312,9 +313,9 @@ class DialogueClient(DialogueSpeaker):
             self.model.settle("ACK", subscription, message)
         await self.be_safe()
         self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
-        connection, patience = self._connection, self.op_timeout
+        connection = self._connection
         refusing = asyncio.ensure_future(connection.request(
-            one.command, one.headers, one.body, patience, gap=int(one.gap), garble=one.garble))
+            one.command, one.headers, one.body, self.op_timeout, gap=int(one.gap), garble=one.garble))
         await asyncio.sleep(0)
         if self.rng.random() < 0.4:  # the next command has no effect either, so its message must never arrive
             self._tell("SEND", {"destination": about.queue}, b"behind what makes no sense")
@@ -451,8 +452,8 @@ class DialogueClient(DialogueSpeaker):
         message = await self.poll()
         if message is not None:
             self.compare(message)
-        if self.counts:
-            await self._end_what_others_left()
+        if self.has_branches:
+            await self._transactions.end_left_branches()
         if self.settings.reliable:
             await self._leave_for_good()
 
@@ -479,15 +480,6 @@ class DialogueClient(DialogueSpeaker):
                 model.settle("ACK", one.subscription, one.message)
                 self._look()
                 break
-
-    async def _end_what_others_left(self) -> None:
-        """End the branches that former processes of this thread had prepared: those processes are gone, and no other
-        process would."""
-        theirs = f"{self.mine.partition('-')[0]}-"
-        answer = await self.say("RECOVER", {})
-        for xid in answer.get("x-xids", "").split():
-            if xid.startswith(theirs):
-                await self.say("ABORT", {"x-xid": xid})
 
     async def _await_one(self) -> None:
         """Wait for a message, if none has arrived and one is due; all is healed, so it has to arrive."""

@@ -103,3 +103,12 @@ class TransactionDialogue:
         self._model.end(xid, outcome)
         self._client.ended(xid)
         self._client.coverage.use("xa" if outcome == COMMITTED else "xa-abort-prepared")
+
+    async def end_left_branches(self) -> None:
+        """End the branches that former processes of this thread had prepared: those processes are gone, and no other
+        process would."""
+        theirs = f"{self._client.mine.partition('-')[0]}-"
+        answer = await self._client.say("RECOVER", {})
+        for xid in answer.get("x-xids", "").split():
+            if xid.startswith(theirs):
+                await self._client.say("ABORT", {"x-xid": xid})
