@@ -237,12 +237,12 @@ def test_crashes_lose_nothing_that_was_synced_and_are_never_taken_for_damage(ste
 WRITER = """
 import sys
 from pathlib import Path
-from workloads.reference.durable.repository import Repository, Stored
+from workloads.reference.durable.repository import MessageRepository, StoredMessage
 from workloads.reference.durable.storage import FileStorage
-repository = Repository(FileStorage(Path(sys.argv[1])))
+repository = MessageRepository(FileStorage(Path(sys.argv[1])))
 first = max([m.number for m in repository.messages.values()], default=0)
 for number in range(first + 1, first + 1000):
-    repository.write(Stored(1, number, "q", {}, bytes(number % 7000)))
+    repository.write(StoredMessage(1, number, "q", {}, bytes(number % 7000)))
     repository.sync()
     print(number, flush=True)
 """
