@@ -35,12 +35,11 @@ from workloads.feature_coverage import (
     named,
 )
 from workloads.messages import decode_body
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.stomp_client import OBSERVE, StompClient
+from workloads.reference.connection import ConnectionBroken, Rejected
+from workloads.reference.stomp_client import OBSERVE, REQUEST_ERRORS, StompClient, StompCluster
 from workloads.subscribers import GIVEN_BACK
 
 NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"
-_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 _MOST_AT_ONCE = 4
 _BUFFERED = " (buffered)"
 
@@ -116,7 +115,7 @@ class MessageConsumer:
                     return await self._give_back(op, taken)
                 if len(taken) == 1 and style.will(REFUSALS, 0.015):
                     return await self._be_refused(op, message)
-            except _TROUBLE as error:
+            except REQUEST_ERRORS as error:
                 # The process and its connection end: otherwise the messages that it holds would never be given back.
                 return op.info(f"not known to be given back: {error or 'no receipt in time'}")
         arrived = asyncio.get_running_loop().time()
@@ -124,7 +123,7 @@ class MessageConsumer:
             await style.linger(0.08)
         try:
             await self._acknowledge(taken)
-        except _TROUBLE as error:
+        except REQUEST_ERRORS as error:
             late = _BUFFERED if client.outdated(arrived) or len(taken) > 1 else waited
             return self._delivered(op, taken, f"ack unconfirmed{late}: {error or 'no receipt in time'}")
         return self._delivered(op, taken, "")
@@ -290,6 +289,53 @@ class MessageConsumer:
 
     def _note(self, op: Op, value: Any, error: str, place: int | None = None) -> None:
         self._client.observe(op, value, error, node=self._client.node, place=place)
+
+
+class ConsumingClient(StompClient):
+    """A client that takes messages through a ``MessageConsumer`` if it uses all features (``coverage``)."""
+
+    def __init__(self, cluster: StompCluster, host: str, first: int, coverage: FeatureCoverage | None,
+                 delivery: str = "dequeue") -> None:
+        super().__init__(cluster, host, first)
+        self.coverage = coverage
+        if coverage is not None:
+            self.style = coverage.style(first)
+            self._taker = MessageConsumer(self, self.style, coverage, self.sent_to, delivery)
+
+    def sent_to(self, key: int, value: tuple[int, int]) -> str:
+        """Return the destination that a message of a queue (topic) and value must name."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget the subscription, which was lost with its connection."""
+        if self.coverage is not None:
+            self._taker.reset()
+
+    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
+        """Return the further operations that were carried out."""
+        if over and self.coverage is not None:
+            self._taker.leave()
+        return super().notes(over=over)
+
+    async def send_in_transaction(self, op: Op, send: Callable[[str], Awaitable[None]]) -> Op:
+        """Send in a separate transaction, whose name ``send`` gets."""
+        name = self.style.transaction()
+        try:
+            await self.request("BEGIN", {"transaction": name})
+            await send(name)
+            await self.style.linger(0.25)
+        except (Rejected, ConnectionBroken, TimeoutError) as error:
+            return not_committed(op, error)
+        await self.request("COMMIT", {"transaction": name})
+        return op.ok()
+
+
+def not_committed(op: Op, error: Exception) -> Op:
+    """Return the completion of an operation whose transaction will never be committed.
+
+    The connection stays: early confirmed frames may have to be sent again on it.
+    """
+    return op.fail(f"not committed: {error or 'no receipt in time'}")
 
 
 async def expect_refusal(client: StompClient, coverage: FeatureCoverage, op: Op, command: str, headers: dict[str, str],

@@ -31,7 +31,7 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, 
 from workloads.reference.consumer import NOT_AS_SENT, value_of
 from workloads.reference.pushed_events import PushedEvents
 from workloads.reference.replica_list import Address
-from workloads.reference.stomp_client import StompCluster, StompEndpoint, json_request
+from workloads.reference.stomp_client import REQUEST_ERRORS, StompCluster, StompEndpoint, failed, json_request
 
 DONE_ALREADY = {"create": "topic-exists", "subscribe": "already-subscribed", "link": "link-exists"}
 _ONE = "one"
@@ -125,13 +125,9 @@ class Publisher(EventClient):
                 if self._kind == REPLICATED and again + 0.1 < deadline:
                     await asyncio.sleep(again - loop.time())
                     continue
-                done = op.fail(f"not sent: {error}")
-            except ConnectionBroken as error:
-                done = op.info(f"connection broken: {error}")
-            except Rejected as error:
-                done = op.fail(f"refused: {error}")
-            except TimeoutError:
-                done = op.info("no receipt in time")
+                done = failed(op, error)
+            except REQUEST_ERRORS as error:
+                done = failed(op, error)
             return done._replace(node=self.node_of(self._proxy))
 
     async def close(self) -> None:

@@ -35,7 +35,7 @@ from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
 from workloads.reference.connection import ConnectionBroken, NotSent, StompConnection
-from workloads.reference.stomp_client import StompCluster, StompEndpoint, json_request
+from workloads.reference.stomp_client import StompCluster, StompEndpoint, failed, json_request
 
 CREATE, DESTROY, LOOK = "create", "destroy", "look"
 DONE, FOUND_SO = 1, 0
@@ -177,12 +177,8 @@ class ManagedConnection(StompEndpoint):
         try:
             ask = self._ask_all if op.f == LOOK else self._ask
             done = managed.outcome(op, await ask(*managed.requests[op.f]))
-        except NotSent as error:
-            done = op.fail(f"not sent: {error}")
-        except TimeoutError:
-            done = op.info("no answer in time")
-        except ConnectionBroken as error:
-            done = op.info(f"connection broken: {error}")
+        except (NotSent, TimeoutError, ConnectionBroken) as error:
+            done = failed(op, error, "answer")
         if op.f == LOOK and done.type == INFO:
             done = done._replace(type=FAIL)  # a failed look changed nothing
         self.unserved = done.type != OK

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 from nodes.stomp import Frame
-from stormproof.operation import Op
+from stormproof.operation import OK, Op
 from workloads.feature_coverage import ABORTS, EXCHANGES, REFUSALS, SEND_TX, FeatureCoverage
 from workloads.messages import destination, encode_body, queue_name
 from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.consumer import MessageConsumer, expect_refusal, value_of
+from workloads.reference.consumer import ConsumingClient, expect_refusal, not_committed, value_of
 from workloads.reference.routes import DECLARE, ExchangeRoutes
-from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
+from workloads.reference.stomp_client import StompCluster, acknowledge
 
-_SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
+_INVALID_COMMANDS: tuple[tuple[str, dict[str, str], str], ...] = (
     ("ACK", {"id": "999999999-1"}, "an id that awaits none"),
     ("NACK", {"id": "none"}, "an id that awaits none"),
     ("COMMIT", {"transaction": "never begun"}, "a transaction that was not begun"),
@@ -28,7 +28,7 @@ _SENSELESS: tuple[tuple[str, dict[str, str], str], ...] = (
 """Commands that a broker must refuse on a producer's connection."""
 
 
-class QueueClient(StompClient):
+class QueueClient(ConsumingClient):
     """One producer or consumer on one reliable connection.
 
     A consumer subscribes to the single queue of its operations, with a window of one message; where ``coverage`` is
@@ -36,33 +36,26 @@ class QueueClient(StompClient):
     """
 
     def __init__(self, cluster: StompCluster, host: str, first: int, coverage: FeatureCoverage | None = None) -> None:
-        super().__init__(cluster, host, first)
+        super().__init__(cluster, host, first, coverage)
         self._subscribed = False
-        self.coverage = coverage
         self._routes: ExchangeRoutes | None = None
-        if coverage is not None:
-            self.style = coverage.style(first)
-            if cluster.exchanges:
-                self._routes = ExchangeRoutes(self, self.style, coverage)
-            self._taker = MessageConsumer(self, self.style, coverage, lambda key, _: self.source(key))
+        if coverage is not None and cluster.exchanges:
+            self._routes = ExchangeRoutes(self, self.style, coverage)
+
+    def sent_to(self, key: int, value: tuple[int, int]) -> str:
+        """Return the queue."""
+        return self.source(key)
 
     def reset(self) -> None:
         """Forget the subscription, which was lost with its connection."""
         self._subscribed = False
-        if self.coverage is not None:
-            self._taker.reset()
-
-    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """Return the further operations that were carried out."""
-        if over and self.coverage is not None:
-            self._taker.leave()
-        return super().notes(over=over)
+        super().reset()
 
     async def carry_out(self, op: Op) -> Op:
         """Carry out ``enqueue``, ``dequeue`` or ``drain``."""
         if op.f == "enqueue":
             if self.coverage is not None and self.style.will(REFUSALS, 0.01):
-                command, headers, why = self.style.rng.choice(_SENSELESS)
+                command, headers, why = self.style.rng.choice(_INVALID_COMMANDS)
                 return await expect_refusal(self, self.coverage, op, command, headers, why)
             if self.coverage is not None and self.style.will(SEND_TX, 0.2):
                 return await self._send_in_transaction(op, self.coverage)
@@ -109,17 +102,11 @@ class QueueClient(StompClient):
                 await self.request("SEND", {"destination": self.target(op.key or 0), "transaction": name}, b"aborted")
                 await self.request("ABORT", {"transaction": name})
                 coverage.use("abort-of-sends")
-            name = self.style.transaction()
-            await self.request("BEGIN", {"transaction": name})
-            await self.send(op.key or 0, op.value, transaction=name)
-            await self.style.linger(0.25)
         except (Rejected, ConnectionBroken, TimeoutError) as error:
-            # This transaction will never be committed. The connection stays: early confirmed frames may have to be sent
-            # again on it.
-            return op.fail(f"not committed: {error or 'no receipt in time'}")
-        await self.request("COMMIT", {"transaction": name})
-        coverage.use("send-in-transaction")
-        return op.ok()
+            return not_committed(op, error)
+        done = await self.send_in_transaction(op, lambda name: self.send(op.key or 0, op.value, transaction=name))
+        coverage.use(*(["send-in-transaction"] if done.type == OK else []))
+        return done
 
     async def take(self, op: Op) -> Op:
         """Take a message from the operation's queue and acknowledge it."""

@@ -104,6 +104,19 @@ def json_request(destination: str, request: str, body: Mapping[str, Any]) -> tup
     return headers, json.dumps(body).encode()
 
 
+REQUEST_ERRORS = (NotSent, Rejected, ConnectionBroken, TimeoutError)
+"""The exceptions of ``StompConnection.request``."""
+
+
+def failed(op: Op, error: Exception, awaited: str = "receipt") -> Op:
+    """Return the completion of an operation whose request ended with one of ``REQUEST_ERRORS``."""
+    if isinstance(error, NotSent):
+        return op.fail(f"not sent: {error}")
+    if isinstance(error, Rejected):
+        return op.fail(f"refused: {error}")
+    return op.info(f"no {awaited} in time" if isinstance(error, TimeoutError) else f"connection broken: {error}")
+
+
 class DepthUnknown(Exception):
     """No message was taken, and no node could report whether any message is left."""
 
@@ -244,16 +257,10 @@ class StompClient(StompEndpoint):
                 await self._open_again()
             done = await self.carry_out(op)
             self.unserved = False
-        except NotSent as error:
-            done = op.fail(f"not sent: {error}")
-        except Rejected as error:
-            done = op.fail(f"refused: {error}")
         except DepthUnknown as error:
             done = op.fail(str(error))
-        except TimeoutError:
-            done = op.info("no receipt in time")
-        except ConnectionBroken as error:
-            done = op.info(f"connection broken: {error}")
+        except REQUEST_ERRORS as error:
+            done = failed(op, error)
         return done._replace(node=self.node)
 
     async def carry_out(self, op: Op) -> Op:
@@ -343,7 +350,7 @@ async def acknowledge(client: StompClient, op: Op, message: Frame, waited: str =
     arrived = asyncio.get_running_loop().time()
     try:
         await client.request("ACK", {"id": message.headers["ack"]})
-    except (NotSent, Rejected, ConnectionBroken, TimeoutError) as error:
+    except REQUEST_ERRORS as error:
         # The message has been delivered; only the outcome of its acknowledgement is unknown.
         if client.outdated(arrived):
             waited = " (buffered by the network)"

@@ -8,13 +8,13 @@ process's completions is the order in which the broker pushed the messages.
 from __future__ import annotations
 
 from nodes.stomp import Frame
-from stormproof.operation import INVOKE, Op
+from stormproof.operation import INVOKE, OK, Op
 from workloads.feature_coverage import SEND_TX, FeatureCoverage
 from workloads.messages import encode_body
 from workloads.reference.broker_model import selects
-from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.consumer import MessageConsumer
-from workloads.reference.stomp_client import StompClient, StompCluster, acknowledge
+from workloads.reference.connection import ConnectionBroken
+from workloads.reference.consumer import ConsumingClient
+from workloads.reference.stomp_client import StompCluster, acknowledge
 from workloads.subscribers import subscriptions
 
 TOPIC_PREFIX = "/topic/"
@@ -25,19 +25,15 @@ def topic_name(topic: int) -> str:
     return f"t.{'ab'[topic % 2]}.{topic}"
 
 
-class TopicClient(StompClient):
+class TopicClient(ConsumingClient):
     """One producer or one subscriber. ``pattern`` is the pattern of its subscription; the option ``window`` is the
     number of messages that the broker may push ahead of the acknowledgements."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, pattern: str,
                  coverage: FeatureCoverage | None = None, latest: dict[int, int] | None = None) -> None:
         """Create a client; ``latest`` receives the number of a deleted subscription's successor of the same name."""
-        super().__init__(cluster, host, first)
+        super().__init__(cluster, host, first, coverage, "receive")
         self._latest = latest if latest is not None else {}
-        self.coverage = coverage
-        if coverage is not None:
-            self.style = coverage.style(first)
-            self._taker = MessageConsumer(self, self.style, coverage, self._destination, "receive")
         self._pattern = pattern
         self._subscription: str | None = None
         self._asked = 0
@@ -50,18 +46,11 @@ class TopicClient(StompClient):
             ConnectionBroken: it was transient: the next subscriber is another process.
         """
         self._subscription = None
-        if self.coverage is not None:
-            self._taker.reset()
+        super().reset()
         if self._transient:
             raise ConnectionBroken("the subscription went with it")
 
-    def notes(self, *, over: bool) -> list[tuple[Op, Op]]:
-        """Return the further operations that were carried out."""
-        if over and self.coverage is not None:
-            self._taker.leave()
-        return super().notes(over=over)
-
-    def _destination(self, key: int, value: tuple[int, int]) -> str:
+    def sent_to(self, key: int, value: tuple[int, int]) -> str:
         """Return the topic to which a message was published: producers cycle through all topics."""
         return f"{TOPIC_PREFIX}{topic_name(value[1] % int(self.options['topics']))}"
 
@@ -105,16 +94,10 @@ class TopicClient(StompClient):
         if not self.style.will(SEND_TX, 0.2):
             await self.request("SEND", headers, content.body)
             return op.ok()
-        name = self.style.transaction()
-        try:
-            await self.request("BEGIN", {"transaction": name})
-            await self.request("SEND", headers | {"transaction": name}, content.body)
-            await self.style.linger(0.25)
-        except (Rejected, ConnectionBroken, TimeoutError) as error:
-            return op.fail(f"not committed: {error or 'no receipt in time'}")
-        await self.request("COMMIT", {"transaction": name})
-        coverage.use("topic-in-transaction")
-        return op.ok()
+        done = await self.send_in_transaction(op, lambda name: self.request(
+            "SEND", headers | {"transaction": name}, content.body))
+        coverage.use(*(["topic-in-transaction"] if done.type == OK else []))
+        return done
 
     async def _subscribe(self, headers: dict[str, str]) -> None:
         if self._subscription is not None:

@@ -30,7 +30,7 @@ from workloads.reference.dialogue import PrivateDialoguesWorkload
 from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
 from workloads.reference.failing_subscriber import FailingSubscriber
 from workloads.reference.managed_objects import ManagedConnection
-from workloads.reference.stomp_client import StompCluster
+from workloads.reference.stomp_client import StompCluster, failed
 
 _MOST_STEPS = 7
 _UNREACHABLE = "127.0.0.1:9"
@@ -114,11 +114,9 @@ class TopicDialogueClient(ManagedConnection):
             kind = str(error).partition(" (")[0]
             self.observe(op, None, f"{NOT_AS_MODELLED}: {kind}")
             done = op.info(f"{NOT_AS_MODELLED}: {error}")
-        except NotSent as error:
-            done = op.fail(f"not sent: {error}")
-        except TimeoutError:
-            done = op.info("no answer in time")
-        except (ConnectionBroken, Rejected) as error:
+        except (NotSent, TimeoutError, ConnectionBroken) as error:
+            done = failed(op, error, "answer")
+        except Rejected as error:
             done = op.info(f"connection broken: {error}")
         return done._replace(node=self.node_of(self._connection))
 

@@ -14,12 +14,11 @@ from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.consumer import value_of
 from workloads.reference.decisions import Decisions, xid_of
 from workloads.reference.queue_client import QueueClient
-from workloads.reference.stomp_client import StompCluster
+from workloads.reference.stomp_client import REQUEST_ERRORS, StompCluster
 from workloads.subscribers import GIVEN_BACK
 
 NONE_PREPARED = "none prepared"
 REFUSED_WHEN_PREPARED = "refused when prepared"
-_TROUBLE = (NotSent, Rejected, ConnectionBroken, TimeoutError)
 
 
 def queues_of(mask: int) -> list[int]:
@@ -53,7 +52,7 @@ class TransactionClient(QueueClient):
             for queue in queues_of(op.key or 0):
                 await self.send(queue, op.value, transaction=name)
                 await self._linger(0.06)
-        except _TROUBLE as error:
+        except REQUEST_ERRORS as error:
             return await self._give_up(op, error)
         return await self._end(op, name)
 
@@ -73,7 +72,7 @@ class TransactionClient(QueueClient):
             name = await self._begin(op)
             await self.send(source + 1, op.value, transaction=name)
             await self.request("ACK", {"id": message.headers["ack"], "transaction": name})
-        except _TROUBLE as error:
+        except REQUEST_ERRORS as error:
             return await self._give_up(op, error)
         done = await self._end(op, name)
         # The value that was taken is reported whether or not the commit is known.
@@ -172,13 +171,13 @@ class TransactionClient(QueueClient):
             if crash == "decided":
                 await self.leave()
                 return op.info("crashed on purpose, decided to commit")
-        except _TROUBLE as error:
+        except REQUEST_ERRORS as error:
             return await self._give_up(op, error)
         finally:
             self._decisions.leave(xid)
         try:
             await self.request("COMMIT", {"x-xid": xid})
-        except _TROUBLE as error:  # the decision stands in any case, and the recoverer carries it out
+        except REQUEST_ERRORS as error:  # the decision stands in any case, and the recoverer carries it out
             return _unconfirmed(op, error)
         self._decisions.settled(xid)
         if self.coverage is not None and self._will(ABORTS, 0.2):
