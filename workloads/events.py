@@ -30,8 +30,7 @@ from stormproof.vocabulary import EVENTS
 from workloads.clients import CLIENTS
 from workloads.draws import EVENTS as DRAWS
 from workloads.event_names import COSTS, KINDS, ORDERED, UNORDERED, classes, follows, link_cost, links, topic_name
-from workloads.feature_coverage import FEATURE_COVERAGE
-from workloads.feature_workload import FeatureWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.generic_events import GenericListener, GenericPublisher
 from workloads.options import CLIENT_HEARTBEAT
 from workloads.subscribers import Publishes, SubscriberLoad

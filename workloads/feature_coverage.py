@@ -11,9 +11,11 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from nodes.stomp import Frame
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload import Workload
 from stormproof.test import Test
 from workloads.messages import encode_body
 
@@ -196,3 +198,26 @@ class ConsumerStyle:
         """Return the name of its next transaction."""
         self.transactions += 1
         return f"surface {self.transactions}"
+
+
+class FeatureWorkload(Workload):
+    """A workload with the option ``surface``; ``observation_checks`` are the checks that then judge the consumers'
+    observations."""
+
+    observation_checks: tuple[str, ...] = OBSERVATION_CHECKS
+    _coverage: FeatureCoverage | None = None
+
+    @classmethod
+    def judged_by(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the deciding checks; with the option, also those of the consumers' observations."""
+        return (*cls.guarantees, *(cls.observation_checks if options.get(FEATURE_COVERAGE.name) else ()))
+
+    def coverage_of(self, test: Test) -> FeatureCoverage | None:
+        """Return the feature coverage of the run; None if the run uses the basic features only."""
+        if self._coverage is None and test.options[FEATURE_COVERAGE.name]:
+            self._coverage = FeatureCoverage(test)
+        return self._coverage
+
+    def used(self) -> Mapping[str, int]:
+        """Return the number of uses of each counted item."""
+        return self._coverage.used if self._coverage is not None else {}

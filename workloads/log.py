@@ -84,6 +84,8 @@ class UntilEmpty(Generator):
     wanted: Op
     patience: int = 0
     """Nanoseconds for which reads of a missing log are repeated."""
+    ends: tuple[str, ...] = (EMPTY, NO_COPIES)
+    """Errors that end the reads."""
     done: bool = False
     missing_since: int = -1
 
@@ -99,7 +101,7 @@ class UntilEmpty(Generator):
         if op.type == INVOKE or (op.f, op.key) != (self.wanted.f, self.wanted.key):
             return self
         if op.type != FAIL or not (op.error or "").startswith(NOT_FOUND):
-            over = op.type == FAIL and op.error in (EMPTY, NO_COPIES)
+            over = op.type == FAIL and op.error in self.ends
             return replace(self, done=self.done or over, missing_since=-1)
         since = op.time if self.missing_since < 0 else self.missing_since
         return replace(self, missing_since=since, done=op.time - since >= self.patience)

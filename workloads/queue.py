@@ -35,8 +35,7 @@ from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
-from workloads.feature_coverage import FEATURE_COVERAGE
-from workloads.feature_workload import FeatureWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.generic_client import GenericQueueClient
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING

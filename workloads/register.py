@@ -36,8 +36,7 @@ from stormproof.test import Test
 from stormproof.vocabulary import REGISTERS
 from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
-from workloads.feature_coverage import FEATURE_COVERAGE
-from workloads.feature_workload import FeatureWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
 from workloads.register_client import GenericRegisterClient
 

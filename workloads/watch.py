@@ -31,10 +31,10 @@ from stormproof.generator import (
     sequence,
     time_limit,
 )
-from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from stormproof.vocabulary import WATCHES
-from workloads.log import Appends
+from workloads.log import Appends, UntilEmpty
 from workloads.log_client import EMPTY
 from workloads.options import CONNECT, CONNECTING
 from workloads.watch_client import BROKEN_OFF, GenericWatchClient, key_name
@@ -67,23 +67,9 @@ class WatchEvents(Generator):
         return ctx.fill(wanted), replace(self, seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
-class UntilTold(Generator):
+def until_told(node: int, key: int) -> UntilEmpty:
     """Watch a key from the beginning at a node, until all events have arrived or the watch has ended early."""
-
-    node: int
-    key: int
-    done: bool = False
-
-    def op(self, test: Test, ctx: Context) -> Answer | None:
-        if self.done:
-            return None
-        return (ctx.fill(Op(INVOKE, "replay", self.node, self.key)), self) if ctx.free else (PENDING, self)
-
-    def update(self, test: Test, ctx: Context, op: Op) -> Generator:
-        """Note that all events have arrived, or never will."""
-        ended = op.f == "replay" and op.type == FAIL and op.error in (EMPTY, BROKEN_OFF) and op.key == self.key
-        return replace(self, done=True) if ended else self
+    return UntilEmpty(Op(INVOKE, "replay", node, key), ends=(EMPTY, BROKEN_OFF))
 
 
 class WatchWorkload(Workload):
@@ -163,7 +149,7 @@ class WatchWorkload(Workload):
 
     def drain(self, test: Test) -> Generator:
         """Let one client watch each key from its beginning, at each node in turn."""
-        watches: list[Source] = [UntilTold(node, key) for node in range(len(test.node_names))
+        watches: list[Source] = [until_told(node, key) for node in range(len(test.node_names))
                                  for key in range(test.options["keys"])]  # fmt: skip
         return clients(on_threads([test.options["producers"]], time_limit(test.options["drain_limit"],
                                                                           sequence(*watches))))  # fmt: skip

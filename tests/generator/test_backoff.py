@@ -20,7 +20,7 @@ from stormproof.operation import FAIL, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.generic_client import GenericQueueClient
 from workloads.queue import Drain, QueueWorkload
-from workloads.watch import UntilTold
+from workloads.watch import until_told
 from workloads.watch_client import GenericWatchClient
 
 THREADS = 4
@@ -259,7 +259,7 @@ def test_reads_of_a_node_that_refuses_pause() -> None:
     async def main() -> None:
         interpreter = Interpreter(cluster.test, lambda thread, _, host: GenericWatchClient(
             cluster, Refuses(), host, thread), NoClient(), Rows())  # fmt: skip
-        await interpreter.run(gen.clients(gen.on_threads([0], gen.time_limit(SECONDS, UntilTold(0, 0)))))
+        await interpreter.run(gen.clients(gen.on_threads([0], gen.time_limit(SECONDS, until_told(0, 0)))))
         await interpreter.close()
 
     in_simulation(main)

@@ -7,6 +7,7 @@ and Hughes, "QuickCheck", ICFP 2000; Hughes, "Mysteries of Dropbox", ICST 2016).
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -43,6 +44,9 @@ class ClientLimits:
 
 
 _DEFAULTS = ClientLimits()
+"""Limits that no run reaches."""
+_IS_FULL = re.compile("the broker already (has|holds) its limit of")
+"""The error of a full broker."""
 
 
 @dataclass(eq=False)
@@ -388,3 +392,38 @@ class BrokerModel:
                 box.served = subscription.place
                 subscription.unacknowledged.append(message)
                 subscription.due.append(message)
+
+
+class BrokerFull(Exception):
+    """The broker has reached a limit: the command has no effect, and the connection ends."""
+
+
+def needs_capacity(command: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a full broker may refuse such a command. It never refuses to end a prepared branch."""
+    return command in ("SEND", "SUBSCRIBE", "PREPARE") or (command == "COMMIT" and "transaction" in headers)
+
+
+class Capacity:
+    """The room that a broker with these limits has.
+
+    Other clients use the broker as well, so a client cannot know in general whether it is full. But a client whose own
+    messages reach the limit knows that it is.
+    """
+
+    def __init__(self, limits: ClientLimits) -> None:
+        self._limits = limits
+        self.small = (limits.max_messages < _DEFAULTS.max_messages or limits.max_queues < _DEFAULTS.max_queues
+                      or limits.max_prepared < _DEFAULTS.max_prepared)
+        """True if the broker may be full in this run."""
+
+    def lacks(self, command: str, headers: Mapping[str, str], reason: str) -> bool:
+        """Return whether the command was refused for lack of room, and may have been."""
+        return self.small and needs_capacity(command, headers) and _IS_FULL.search(reason) is not None
+
+    def taken(self, model: BrokerModel, command: str, headers: Mapping[str, str]) -> bool:
+        """Return whether one client alone reaches the limit that a command needs, so that the broker has to refuse
+        it."""
+        if command == "PREPARE":
+            return len(model.prepared) >= self._limits.max_prepared
+        return (command == "SEND" and "transaction" not in headers and headers["destination"].startswith("/queue/")
+                and model.messages() >= self._limits.max_messages)  # fmt: skip

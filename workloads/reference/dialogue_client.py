@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from stormproof.operation import Op
 from workloads.feature_coverage import FeatureCoverage
 from workloads.reference.auto_ack import AutoAckDialogue
-from workloads.reference.broker_limits import BrokerFull
 from workloads.reference.broker_model import (
     ABORTED,
     COMMITTED,
     INDIVIDUAL,
+    BrokerFull,
     Mismatch,
     ModelSubscription,
     selects,

@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from workloads.feature_coverage import FeatureCoverage, difference_of
-from workloads.reference.broker_limits import BrokerFull, Capacity, needs_capacity
 from workloads.reference.broker_model import (
     CLIENT,
     INDIVIDUAL,
     Box,
+    BrokerFull,
     BrokerModel,
+    Capacity,
     ClientLimits,
     Mismatch,
     ModelMessage,
     ModelSubscription,
+    needs_capacity,
 )
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.connection_state import REPEATED

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from nodes.timeouts import within
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_limits import BrokerFull
-from workloads.reference.broker_model import ABORTED, COMMITTED, Box, Mismatch
+from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerFull, Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.dialogue_speaker import NOBODY, DialogueSpeaker
 

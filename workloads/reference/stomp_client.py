@@ -7,12 +7,12 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from nodes.stomp import Frame
 from stormproof.backoff import Backoff
 from stormproof.contracts.backend import Backend
-from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.messages import decode_body
@@ -27,45 +27,6 @@ _IMPATIENT_HEARTBEAT_SECONDS, _IMPATIENT_PAUSE_SECONDS = 0.1, 0.05
 """An impatient client leaves a node after three silent intervals, and tries all nodes again after this pause."""
 _SETTLE_SECONDS = 60.0
 """The time for which a client tries to get a connection on which to send undone messages again."""
-
-
-class StompCluster(Protocol):
-    """The interface that a workload needs of a cluster whose brokers speak STOMP."""
-
-    test: Test
-    backend: Backend
-    login: str
-    passcode: str
-    reliable_connections: bool
-    exchanges: bool
-
-    @property
-    def node_names(self) -> Sequence[str]:
-        """The nodes that clients may connect to."""
-        ...
-
-    @property
-    def servers(self) -> Sequence[Sequence[str]]:
-        """The nodes of each server, by its number; there are several servers where servers forward messages to each
-        other."""
-        ...
-
-    def client_addresses(self) -> Sequence[tuple[str, int]]:
-        """Return the addresses that clients connect to, in the order of ``node_names``."""
-        ...
-
-    def client_address(self, place: int) -> tuple[str, int] | None:
-        """Return the single address at which a client (of that number) finds the serving node; None where it has the
-        list."""
-        ...
-
-    async def statuses(self) -> Sequence[NodeStatus]:
-        """Return the statuses of all nodes, asked concurrently, in node order."""
-        ...
-
-    async def depths(self) -> dict[str, int] | None:
-        """Return name of a queue or durable subscription -> messages left; None when no node can report it."""
-        ...
 
 
 class SubCluster:
@@ -89,13 +50,17 @@ class SubCluster:
     def client_address(self, place: int) -> None:
         """Return None: a subset of the nodes has no single address."""
 
-    async def statuses(self) -> Sequence[NodeStatus]:
+    async def statuses(self) -> list[NodeStatus]:
         """Return the statuses of the whole cluster."""
         return await self.cluster.statuses()
 
     async def depths(self) -> dict[str, int] | None:
         """Return the depths of the whole cluster."""
         return await self.cluster.depths()
+
+
+StompCluster = Cluster | SubCluster
+"""A cluster whose brokers speak STOMP, or a view of it."""
 
 
 def json_request(destination: str, request: str, body: Mapping[str, Any]) -> tuple[dict[str, str], bytes]:

@@ -32,8 +32,7 @@ from stormproof.generator import (
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TOPIC as DRAWS
-from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE
-from workloads.feature_workload import FeatureWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE, FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.reference.broker_model import selects
 from workloads.reference.topic_client import TopicClient, topic_name

@@ -28,8 +28,8 @@ from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.dialogue import PrivateDialoguesWorkload
 from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
-from workloads.reference.failing_subscriber import FailingSubscriber
 from workloads.reference.managed_objects import ManagedConnection
+from workloads.reference.pushed_events import FailingSubscriber
 from workloads.reference.stomp_client import StompCluster, failed
 
 _MOST_STEPS = 7

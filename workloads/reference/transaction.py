@@ -41,8 +41,7 @@ from stormproof.generator import (
 from stormproof.operation import FAIL, INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TRANSACTION as DRAWS
-from workloads.feature_coverage import FEATURE_COVERAGE
-from workloads.feature_workload import FeatureWorkload
+from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.queue import Drain
