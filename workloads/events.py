@@ -36,7 +36,7 @@ from workloads.options import CLIENT_HEARTBEAT
 from workloads.subscribers import Publishes, SubscriberLoad
 
 MIXED = "mixed"
-ENDLESS = 1_000
+ENDLESS_RETRIES = 1_000
 """A retry count that no run uses up: such a subscriber is never removed."""
 PROMISED, ALL, RESUMED = "promised", "all", "resumed"
 """Values of the option ``owed``, which the check ``event-lost`` reads."""
@@ -59,7 +59,8 @@ class EventsWorkload(FeatureWorkload):
         Option("links", 1, "topics whose events go to the next topic's subscribers, too", load=True),
         Option("publisher", MIXED, "kind of the publishers' proxies; mixed: each kind in turn", (MIXED, *KINDS)),
         Option("reliability", ORDERED, "quality of service: whether events must arrive in order", (ORDERED, UNORDERED)),
-        Option("retry_count", ENDLESS, "further attempts after a failed delivery; then the subscriber is removed"),
+        Option("retry_count", ENDLESS_RETRIES,
+               "further attempts after a failed delivery; then the subscriber is removed"),
         Option("work", 0.0, "seconds that a subscriber takes for each event before it acknowledges it"),
         Option("owed", PROMISED, "events that every subscriber must receive: those that HA IceStorm promises; all that "
                "were confirmed; or those confirmed when all faults have been over for resume_within",

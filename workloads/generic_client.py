@@ -30,7 +30,7 @@ from workloads.options import CONNECT, HOME, in_order
 T = TypeVar("T")
 
 CLOSE_SECONDS = 2.0
-NOT_FOUND_PAUSE = 0.25
+NOT_FOUND_PAUSE_SECONDS = 0.25
 """Pause in seconds between two requests for an object that was not found."""
 _REPEATED = ("dequeue", "drain", "poll", "scan")
 """Functions that are requested again at once."""
@@ -86,7 +86,7 @@ class GenericQueueClient:
             done = await self._carry_out(op)
         except NotFound as error:  # a definite answer, so the connection works
             if op.f in _REPEATED:
-                await asyncio.sleep(NOT_FOUND_PAUSE)
+                await asyncio.sleep(NOT_FOUND_PAUSE_SECONDS)
             done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
         except NotDone as error:
             self.unserved = True

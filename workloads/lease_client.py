@@ -28,7 +28,7 @@ KEY = 0
 TOKEN = "token"
 """The prefix of the error of an acquire whose token cannot be written to a history as a number."""
 NO_TOKEN: int | None = None
-SESSION_MARGIN = 1.0
+SESSION_MARGIN_SECONDS = 1.0
 """Seconds that a worker waits for the lock beyond the end of another holder's session."""
 
 
@@ -200,7 +200,7 @@ def patience(connection: LockConnection, poll: float, lease: float) -> float:
     declared = getattr(connection, "acquire_seconds", None)
     if declared is not None:
         return float(declared)
-    return max(poll, math.ceil(max(lease, float(getattr(connection, "session", 0.0)))) + SESSION_MARGIN)
+    return max(poll, math.ceil(max(lease, float(getattr(connection, "session", 0.0)))) + SESSION_MARGIN_SECONDS)
 
 
 def demand_stalls(connection: LockConnection, system: str, stall: float) -> None:

@@ -37,7 +37,7 @@ from stormproof.vocabulary import LOGS
 from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
 from workloads.options import CONNECT, CONNECTING
 
-SEEK_BACK = 20
+SEEK_BACK_OFFSETS = 20
 """Number of offsets by which a reader goes back."""
 
 
@@ -73,7 +73,7 @@ class Polls(Generator):
             return PENDING, self
         draw, seed = self.seed.below(100)
         key, seed = seed.below(self.logs)
-        wanted = Op(INVOKE, "seek", SEEK_BACK, key) if draw < self.seeks else Op(INVOKE, "poll", None, key)
+        wanted = Op(INVOKE, "seek", SEEK_BACK_OFFSETS, key) if draw < self.seeks else Op(INVOKE, "poll", None, key)
         return ctx.fill(wanted), replace(self, seed=seed)
 
 

@@ -59,9 +59,10 @@ class SubscriberLoad(Generator):
         if event.type == INVOKE:
             return self
         if event.type == INFO:  # the thread continues as another process, with another connection
-            return replace(self, subscribed=False, due=ctx.time + RETRY)
+            return replace(self, subscribed=False, due=ctx.time + RETRY_NANOSECONDS)
         if event.f == self.ask:
-            return replace(self, subscribed=event.type == OK, due=0 if event.type == OK else ctx.time + RETRY)
+            done = event.type == OK
+            return replace(self, subscribed=done, due=0 if done else ctx.time + RETRY_NANOSECONDS)
         if event.f in ("detach", "delete") and event.type == OK:
             # A subscription that is created after a deletion is another subscription, though its name is the same.
             key = self.key + subscriptions(test.options) * (event.f == "delete")
@@ -69,11 +70,11 @@ class SubscriberLoad(Generator):
         if event.f == "drain" and event.type == FAIL and event.error == "empty":
             return lift(None)
         if event.type == FAIL and event.error not in ("empty", GIVEN_BACK):  # perhaps there is a new connection
-            return replace(self, subscribed=False, due=ctx.time + RETRY)
+            return replace(self, subscribed=False, due=ctx.time + RETRY_NANOSECONDS)
         return self
 
 
-RETRY = 250_000_000
+RETRY_NANOSECONDS = 250_000_000
 """Nanoseconds before a failed subscription is requested again."""
 
 

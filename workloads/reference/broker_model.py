@@ -15,7 +15,7 @@ from typing import Any
 
 INDIVIDUAL, CLIENT = "client-individual", "client"
 COMMITTED, ABORTED = "committed", "aborted"
-_HEADERS = 100
+_BROKER_HEADER_BYTES = 100
 """Upper bound, in bytes, of a frame's headers other than those that its sender set."""
 
 
@@ -134,7 +134,7 @@ class ModelItem:
     @property
     def size(self) -> int:
         """The upper bound of the bytes that this item takes in a transaction."""
-        return _HEADERS + len(self.body) + sum(len(name) + len(text) for name, text in self.headers.items())
+        return _BROKER_HEADER_BYTES + len(self.body) + sum(len(name) + len(text) for name, text in self.headers.items())
 
 
 @dataclass(eq=False)

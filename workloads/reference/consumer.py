@@ -40,7 +40,7 @@ from workloads.reference.stomp_client import OBSERVE, REQUEST_ERRORS, StompClien
 from workloads.subscribers import GIVEN_BACK
 
 NOT_AS_SENT, NOT_AS_SUBSCRIBED, NOT_REFUSED = "not as sent", "not as subscribed", "not refused"
-_MOST_AT_ONCE = 4
+_MAX_COVERED_MESSAGES = 4
 _BUFFERED = " (buffered)"
 
 
@@ -104,7 +104,7 @@ class MessageConsumer:
             return op.fail("empty")
         taken = [message]
         if style.ack != AUTO and (style.ack == CLIENT or style.will(ACK_TX, 0.3)):
-            while self._more_like(message) and len(taken) < _MOST_AT_ONCE and style.rng.random() < 0.7:
+            while self._more_like(message) and len(taken) < _MAX_COVERED_MESSAGES and style.rng.random() < 0.7:
                 taken.append(client.connection.messages.popleft())
         self._look_at_window(op, taken)
         for each in taken:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Value = tuple[int, int]
-REMEMBERED = 1_000
+REMEMBERED_BRANCHES = 1_000
 """The number of branches whose outcome a broker remembers, by default."""
-_BEFORE = 20
+_OVERLAPPING_BRANCHES = 20
 """Lower bound of the branches that may have begun before the branch in question and ended after it."""
 
 
@@ -26,7 +26,7 @@ class Decisions:
     is aborted (presumed abort).
     """
 
-    remembered: int = REMEMBERED
+    remembered: int = REMEMBERED_BRANCHES
     _values: dict[str, Value] = field(default_factory=dict)
     _active: set[str] = field(default_factory=set)
     _committed: set[str] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Decisions:
     def maybe_forgotten(self, xid: str) -> bool:
         """Return whether the broker may have committed the branch and forgotten the outcome."""
         since = len(self._values) - self._unsettled.get(xid, len(self._values))
-        return since >= self.remembered - max(_BEFORE, self.remembered // 10)
+        return since >= self.remembered - max(_OVERLAPPING_BRANCHES, self.remembered // 10)
 
     def value(self, xid: str) -> Value:
         """Return the value of the transaction."""

@@ -32,7 +32,7 @@ from workloads.reference.broker_model import (
 )
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
 from workloads.reference.connection_state import REPEATED
-from workloads.reference.invalid_commands import LONGEST
+from workloads.reference.invalid_commands import MAX_NAME_CHARS
 from workloads.reference.stomp_client import StompClient, StompCluster
 
 _REMEMBERED_COUNT = 40
@@ -128,7 +128,7 @@ class DialogueSpeaker(StompClient):
         """Return the name of one of its queues; in some processes one of them has the longest valid name."""
         name = f"{self.mine}.{self.rng.choice('abc')}"
         longest = name.endswith("c") and zlib.crc32(self.mine.encode()) % LONG_NAMED == 0
-        return name.ljust(LONGEST - len("/queue/"), "c") if longest else name
+        return name.ljust(MAX_NAME_CHARS - len("/queue/"), "c") if longest else name
 
     def topic(self) -> str:
         """Return one of its topics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workloads.reference.broker_model import ABORTED, COMMITTED, ModelItem, ModelTransaction
 from workloads.reference.dialogue_speaker import LONG_NAMED, DialogueSpeaker
-from workloads.reference.invalid_commands import LONGEST_XID, may_end
+from workloads.reference.invalid_commands import MAX_XID_CHARS, may_end
 
 
 class TransactionDialogue:
@@ -26,7 +26,7 @@ class TransactionDialogue:
         """Begin a branch, and usually add commands to it at once, so that it is not empty when it is prepared."""
         before = set(self._model.transactions)
         xid = f"{self._client.mine}.x{self._client.numbers}"
-        await self.begin(xid if self._client.numbers % LONG_NAMED else xid.ljust(LONGEST_XID, "x"))
+        await self.begin(xid if self._client.numbers % LONG_NAMED else xid.ljust(MAX_XID_CHARS, "x"))
         for name in set(self._model.transactions) - before:
             for _ in range(self._rng.randrange(4)):
                 await self._client.take()

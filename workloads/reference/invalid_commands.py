@@ -21,9 +21,9 @@ BEYOND = "beyond a limit"
 _IN_USE = "SUBSCRIBE to what is in use"
 _NO_FRAMES = (f"{BEYOND}: a body", f"{BEYOND}: headers")
 """Reasons of commands whose bytes a broker does not parse to a frame."""
-LONGEST, LONGEST_XID = 200, 128
+MAX_NAME_CHARS, MAX_XID_CHARS = 200, 128
 """Upper bounds of the characters of a name, and of an XID."""
-_MUCH, _MANY = 1 << 16, 100
+_UNTESTED_BYTES, _UNTESTED_HEADERS = 1 << 16, 100
 """Limits of at least this many bytes, or headers, are not exceeded on purpose."""
 _GARBLES: tuple[tuple[str, Garble], ...] = (
     ("an unknown command", lambda frame: frame.replace(b"SEND\n", b"SHOUT\n", 1)),
@@ -120,7 +120,7 @@ def _always(about: About) -> Iterator[InvalidCommand]:
         ("SUBSCRIBE with no window", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-prefetch": "0"}),
         ("UNSUBSCRIBE of nothing", "UNSUBSCRIBE", {"id": "never"}),
         ("BEGIN without a name", "BEGIN", {}),
-        ("BEGIN with a name that is too long", "BEGIN", {"transaction": "t" * (LONGEST + 1)}),
+        ("BEGIN with a name that is too long", "BEGIN", {"transaction": "t" * (MAX_NAME_CHARS + 1)}),
         ("CONNECT again", "CONNECT", {"accept-version": "1.2"}),
         ("ACK without an id", "ACK", {}),
         ("SUBSCRIBE without an id", "SUBSCRIBE", {"destination": about.free}),
@@ -131,9 +131,9 @@ def _always(about: About) -> Iterator[InvalidCommand]:
         ("READ of no key", "READ", {"destination": f"/last-value/{about.mine}"}),
         *(("SEND to what is no name", "SEND", {"destination": destination}) for destination in (
             f"{about.queue} and", "/queue/durable:guest:d", "/queue/last-value:v", f"/exchange/{about.mine}",
-            f"{about.queue}{'x' * (LONGEST + 1 - len(about.queue))}")),
+            f"{about.queue}{'x' * (MAX_NAME_CHARS + 1 - len(about.queue))}")),
         *(("SEND of what is no value", "SEND", {"destination": f"/last-value/{about.mine}", **wrong}) for wrong in (
-            {}, {"x-key": "k", "x-expected": "any"}, {"x-key": "k" * (LONGEST + 1)},
+            {}, {"x-key": "k", "x-expected": "any"}, {"x-key": "k" * (MAX_NAME_CHARS + 1)},
             {"x-key": "k", "transaction": "t"})),
     ]
     if about.branches:
@@ -151,7 +151,7 @@ def _always(about: About) -> Iterator[InvalidCommand]:
               for name in ("a b", "a:b", "")),
             ("SUBSCRIBE to a queue for good", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-durable": "d"}),
             *(("BEGIN with what is no XID", "BEGIN", {"transaction": "9", "x-xid": xid})
-              for xid in ("a b", "x" * (LONGEST_XID + 1), "")),
+              for xid in ("a b", "x" * (MAX_XID_CHARS + 1), "")),
         ]
     else:
         commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
@@ -214,15 +214,15 @@ def _beyond_limits(about: About) -> Iterator[InvalidCommand]:
         this = {"transaction": name}
         if len(each.items) >= limits.max_transaction_items:
             yield InvalidCommand(f"{BEYOND}: SEND in a transaction", "SEND", {"destination": about.queue, **this})
-        if limits.max_transaction_bytes < min(_MUCH, limits.max_body):
+        if limits.max_transaction_bytes < min(_UNTESTED_BYTES, limits.max_body):
             yield InvalidCommand(f"{BEYOND}: bytes of a transaction", "SEND", {"destination": about.queue, **this},
                             body=bytes(limits.max_transaction_bytes + 1))
         if not may_end(about.model, about.limits, each):
             for end in ("COMMIT", "PREPARE") if each.xid else ("COMMIT",):
                 yield InvalidCommand(f"{BEYOND}: {end}", end, this)
-    if limits.max_body < _MUCH:
+    if limits.max_body < _UNTESTED_BYTES:
         yield InvalidCommand(f"{BEYOND}: a body", "SEND", {"destination": about.queue}, body=bytes(limits.max_body + 1))
-    if limits.max_headers < _MANY:
+    if limits.max_headers < _UNTESTED_HEADERS:
         many = {f"x-{place}": "" for place in range(limits.max_headers)}
         yield InvalidCommand(f"{BEYOND}: headers", "SEND", {"destination": about.queue, **many})
     for topic in about.topics if about.branches else ():

@@ -24,9 +24,9 @@ from workloads.reference.durable.storage import FileStorage, MemoryStorage, Repo
 from workloads.reference.queue_client import QueueClient
 from workloads.reference.stomp_client import StompClient
 
-KEPT = "kept in the repository"
+KEPT_IN_REPOSITORY = "kept in the repository"
 """Error of a send that was accepted though no broker had confirmed it."""
-AGAIN = "sent again"
+COPY_SENT_AGAIN = "sent again"
 """Error of a delivery whose message says that it may not be the first copy; the number of the connection follows."""
 NEW_CONNECTION = "new connection"
 """Error of the first delivery after the consumer had lost its connection."""
@@ -156,7 +156,7 @@ class OfflineProducer(StompClient):
             key = op.key or 0
             queue = self._queues[key] if key < len(self._queues) else queue_name(key)
             confirmed = await durable.send(queue, encode_body(op.value), {"content-type": "text/plain"})
-            return op.ok() if confirmed else op.ok()._replace(error=KEPT)
+            return op.ok() if confirmed else op.ok()._replace(error=KEPT_IN_REPOSITORY)
         if op.f == "offline":
             await durable.go_offline()
             return op.ok()
@@ -214,7 +214,7 @@ class OfflineConsumer(QueueClient):
     async def acknowledge(self, op: Op, message: Frame, waited: str) -> Op:
         """Acknowledge a message, and record its marks."""
         done = await super().acknowledge(op, message, waited)
-        marks = [AGAIN + " " + message.headers[SENT_AGAIN]] if SENT_AGAIN in message.headers else []
+        marks = [COPY_SENT_AGAIN + " " + message.headers[SENT_AGAIN]] if SENT_AGAIN in message.headers else []
         marks += [NEW_CONNECTION] if self._renewed else []
         self._renewed = False
         return with_marks(done, marks)
@@ -226,7 +226,7 @@ class GenericOfflineConsumer(GenericQueueClient):
     def read(self, body: bytes) -> tuple[Any, str | None]:
         """Return the message and its mark."""
         text, found, number = body.partition(_GENERIC_MARK)
-        return decode_body(text), f"{AGAIN} {int(number)}" if found and number.isdigit() else None
+        return decode_body(text), f"{COPY_SENT_AGAIN} {int(number)}" if found and number.isdigit() else None
 
 
 def generic_mark(headers: Mapping[str, str], body: bytes) -> bytes:

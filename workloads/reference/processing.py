@@ -28,7 +28,7 @@ from workloads.reference.stomp_client import StompCluster, SubCluster, acknowled
 SAME_COPY = "same copy"
 """The mark in the error of a completion whose copy had already been delivered before."""
 
-_QUIET = 4
+_EMPTY_POLLS = 4
 """The number of consecutive polls that must find everything empty: a reaction may have taken its message and not yet
 sent."""
 
@@ -96,7 +96,7 @@ class ProcessingClient(QueueClient):
 
     async def await_drained(self, key: int) -> Frame | None:
         """Return the next output; None when none is left, and none was in progress for some time."""
-        for _ in range(_QUIET if self.options["quality"] == AT_MOST_ONCE else 1):
+        for _ in range(_EMPTY_POLLS if self.options["quality"] == AT_MOST_ONCE else 1):
             if message := await super().await_drained(key):
                 return message
         return None

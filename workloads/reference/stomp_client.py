@@ -35,9 +35,10 @@ class SubCluster:
     def __init__(self, cluster: StompCluster, nodes: Sequence[str]) -> None:
         self.test: Test = cluster.test
         self.backend: Backend = cluster.backend
-        self.login, self.passcode = cluster.login, cluster.passcode
-        self.reliable_connections = cluster.reliable_connections
-        self.exchanges = cluster.exchanges
+        self.login: str = cluster.login
+        self.passcode: str = cluster.passcode
+        self.reliable_connections: bool = cluster.reliable_connections
+        self.exchanges: bool = cluster.exchanges
         self.node_names = tuple(nodes)
         self.servers = (self.node_names,)
         self.cluster = cluster

@@ -41,7 +41,7 @@ from workloads.subscribers import Publishes, SubscriberLoad, subscriptions
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is published; each event is delivered to several subscribers."""
 MAX_TOPICS = 30
-DELETES = 0.3
+DELETE_SHARE = 0.3
 """The share of a durable subscriber's departures that delete the subscription, where all features are used."""
 COVERAGE_PATTERNS = (">", "t.>", "t.a.>", "t.*.*", "*.a.*", "*.*.0", "t.b.1", "*.b.>", "*.*.*", "t.*.2")
 """Patterns that subscriptions then use in addition to the test's own patterns."""
@@ -137,7 +137,7 @@ class TopicWorkload(FeatureWorkload):
             if taker.ask == "listen" or not options["stay"]:
                 return taker
             found = self.coverage_of(test)
-            deletes = DELETES if found is not None and UNSUBSCRIBE in found.features else 0.0
+            deletes = DELETE_SHARE if found is not None and UNSUBSCRIBE in found.features else 0.0
             return replace(taker, stay=options["stay"], away=round(options["away"] * 1e9), deletes=deletes)
 
         takers = on_threads(range(producers, test.concurrency), per_thread(role))

@@ -32,7 +32,7 @@ from workloads.reference.managed_objects import ManagedConnection
 from workloads.reference.pushed_events import FailingSubscriber
 from workloads.reference.stomp_client import StompCluster, failed
 
-_MOST_STEPS = 7
+_MAX_STEPS = 7
 _UNREACHABLE = "127.0.0.1:9"
 """A subscriber's endpoint at which nothing listens: no event is delivered there."""
 RETRIES = "icestorm-retries"
@@ -56,7 +56,7 @@ _INVALID_REQUESTS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
 )
 """Invalid requests, and the errors that answer them."""
 _BAD_COSTS = ("many", "-1", "1" * 10)
-_RETRIES = 3
+_RETRY_COUNT = 3
 """The number of further attempts that a subscriber has after a failed delivery, before it is removed."""
 _DELIVERY_SECONDS = 10.0
 """Time after the end of all faults within which an event must arrive, and an unreachable subscriber must be removed."""
@@ -107,7 +107,7 @@ class TopicDialogueClient(ManagedConnection):
                 await self._end_what_others_left()
                 await self._part()
             else:
-                for _ in range(self._rng.randint(1, _MOST_STEPS)):
+                for _ in range(self._rng.randint(1, _MAX_STEPS)):
                     await self._step()
             done = op.ok()
         except Mismatch as error:
@@ -283,14 +283,14 @@ class TopicDialogueClient(ManagedConnection):
         """Check that a subscriber that takes each event at its last attempt but one remains, and that one that takes
         none is removed, but not before all its attempts have failed."""
         name, ident = f"{self._mine}-r", f"{self._mine}-r"
-        subscriber = FailingSubscriber(*self._endpoint, _RETRIES - 1)
+        subscriber = FailingSubscriber(*self._endpoint, _RETRY_COUNT - 1)
         try:
             await subscriber.open()
         except OSError as error:
             raise ConnectionBroken(f"can't listen on {subscriber.endpoint}: {error.strerror}") from None
         try:
             await self._create(name)
-            how = (subscriber.endpoint, _RETRIES, "ordered")
+            how = (subscriber.endpoint, _RETRY_COUNT, "ordered")
             body = {"topic": name, "subscriber": ident, "endpoint": how[0], "retryCount": how[1], "reliability": how[2]}
             await self._request("subscribe", body, None)
             self._topics[name].subscribers[ident] = how
@@ -302,10 +302,10 @@ class TopicDialogueClient(ManagedConnection):
             subscriber.failing = None
             await self._send(name, b"3")
             del self._topics[name].subscribers[ident]
-            if not await self._comes(lambda: subscriber.attempts > _RETRIES):
+            if not await self._comes(lambda: subscriber.attempts > _RETRY_COUNT):
                 found = await self._request("subscribers", {"topic": name}, None)
                 raise Mismatch("a subscriber is given up before its attempts are used up "
-                               f"({subscriber.attempts} failed, retryCount is {_RETRIES}, subscribed are {found})")
+                               f"({subscriber.attempts} failed, retryCount is {_RETRY_COUNT}, subscribed are {found})")
             await self._goes(name)
             await self._destroy(name)
             self.used[RETRIES] = self.used.get(RETRIES, 0) + 1

@@ -45,14 +45,14 @@ from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
 from workloads.queue import Drain
-from workloads.reference.decisions import REMEMBERED, Decisions
+from workloads.reference.decisions import REMEMBERED_BRANCHES, Decisions
 from workloads.reference.transaction_client import NONE_PREPARED, TransactionClient
 
 SEND_SHARE = 1 / 3
 """The share of the test's rate that is sent; messages are taken on arrival."""
 AFTERWARDS = 1 << 24
 """First transaction number in the drain, where the number of a process's earlier transactions is unknown."""
-RECOVERY_INTERVAL = 0.5
+RECOVERY_INTERVAL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class TransactionWorkload(FeatureWorkload):
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first."""
-        self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED))
+        self._decisions.remembered = int(cluster.test.options.get("max_outcomes", REMEMBERED_BRANCHES))
         return TransactionClient(cluster, host, thread, self._decisions, self.coverage_of(cluster.test))
 
     def main(self, test: Test) -> Generator:
@@ -211,7 +211,7 @@ class TransactionWorkload(FeatureWorkload):
         parts = [load, movers, takers]
         if options["transactions"] == "xa":
             both = sequence(Op(INVOKE, "recover"), Op(INVOKE, "rollback"))
-            parts.append(on_threads([test.concurrency - 1], delay(RECOVERY_INTERVAL, cycle(both))))
+            parts.append(on_threads([test.concurrency - 1], delay(RECOVERY_INTERVAL_SECONDS, cycle(both))))
         return clients(time_limit(test.time_limit, any_of(*parts)))
 
     def drain(self, test: Test) -> Generator:
