@@ -50,9 +50,9 @@ WORKLOADS: Registry[type[Workload]] = Registry(
     Entry("security", "changes and tests of rights, principals and administered objects; linearizable",
           "workloads.reference.security:SecurityWorkload"),
     Entry("dialogue", "clients that send random valid commands to private destinations; a model predicts each answer",
-          "workloads.reference.dialogue:DialogueWorkload"),
+          "workloads.reference.dialogue.workload:DialogueWorkload"),
     Entry("topic-dialogue", "clients that create, link and delete private topics; a model predicts each answer",
-          "workloads.reference.topic_dialogue:TopicDialogueWorkload"),
+          "workloads.reference.dialogue.topics:TopicDialogueWorkload"),
     Entry("offline-send", "producers on durable connections, cut off and killed; accepted messages arrive in order",
           "workloads.reference.offline_send:OfflineSendWorkload"),
 )  # fmt: skip

@@ -15,8 +15,8 @@ from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.topics import matches
 from stormproof.history.seal import read_history
 from stormproof.operation import Op
-from workloads.reference.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, ModelItem, selects
-from workloads.reference.dialogue_client import SETTLE, DialogueClient
+from workloads.reference.dialogue.broker_model import CLIENT, COMMITTED, INDIVIDUAL, BrokerModel, ModelItem, selects
+from workloads.reference.dialogue.client import SETTLE, DialogueClient
 
 parse_head = stomp._parse_head
 ESCAPED = re.compile(r"\\([nrc\\])")

@@ -17,7 +17,7 @@ from stormproof.generator import Context, Generator
 from stormproof.generator.simulate import crashing, invocations, quick, simulate
 from stormproof.operation import Op
 from stormproof.test import Test
-from workloads.reference.broker_model import selects
+from workloads.reference.dialogue.broker_model import selects
 from workloads.reference.topic import TopicWorkload
 
 WORK = TopicWorkload()

@@ -34,7 +34,7 @@ from stormproof.test import Test
 from workloads.draws import TOPIC as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE, FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
-from workloads.reference.broker_model import selects
+from workloads.reference.dialogue.broker_model import selects
 from workloads.reference.topic_client import TopicClient, topic_name
 from workloads.subscribers import Publishes, SubscriberLoad, subscriptions
 

@@ -11,9 +11,9 @@ from nodes.stomp import Frame
 from stormproof.operation import INVOKE, OK, Op
 from workloads.feature_coverage import SEND_TX, FeatureCoverage
 from workloads.messages import encode_body
-from workloads.reference.broker_model import selects
 from workloads.reference.connection import ConnectionBroken
 from workloads.reference.consumer import ConsumingClient
+from workloads.reference.dialogue.broker_model import selects
 from workloads.reference.stomp_client import StompCluster, acknowledge
 from workloads.subscribers import subscriptions
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workloads.reference.broker_model import ABORTED, COMMITTED, ModelItem, ModelTransaction
-from workloads.reference.dialogue_speaker import LONG_NAMED, DialogueSpeaker
-from workloads.reference.invalid_commands import MAX_XID_CHARS, may_end
+from workloads.reference.dialogue.broker_model import ABORTED, COMMITTED, ModelItem, ModelTransaction
+from workloads.reference.dialogue.invalid_commands import MAX_XID_CHARS, may_end
+from workloads.reference.dialogue.speaker import LONG_NAMED, DialogueSpeaker
 
 
 class TransactionDialogue:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX
-from workloads.reference.broker_model import (
+from workloads.reference.connection_state import Garble
+from workloads.reference.dialogue.broker_model import (
     COMMITTED,
     BrokerModel,
     ClientLimits,
@@ -14,7 +15,6 @@ from workloads.reference.broker_model import (
     ModelSubscription,
     ModelTransaction,
 )
-from workloads.reference.connection_state import Garble
 
 BEYOND = "beyond a limit"
 """Prefix of the reason of a command that exceeds one of ``Limits``."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from nodes.timeouts import within
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_model import ABORTED, COMMITTED, Box, BrokerFull, Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
-from workloads.reference.dialogue_speaker import NOBODY, DialogueSpeaker
+from workloads.reference.dialogue.broker_model import ABORTED, COMMITTED, Box, BrokerFull, Mismatch
+from workloads.reference.dialogue.speaker import NOBODY, DialogueSpeaker
 
 _LOGIN_SECONDS = 1.4
 """Time-out of its login."""

@@ -14,9 +14,9 @@ from dataclasses import replace
 from nodes.reference.engine.topics import SECURITY
 from nodes.stomp import Frame
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
-from workloads.reference.dialogue_speaker import NOBODY, DialogueSpeaker
+from workloads.reference.dialogue.broker_model import Mismatch
+from workloads.reference.dialogue.speaker import NOBODY, DialogueSpeaker
 from workloads.reference.stomp_client import json_request
 
 PRODUCE, CONSUME = "produce", "consume"

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT
-from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, Rejected
-from workloads.reference.dialogue_speaker import DialogueSpeaker
+from workloads.reference.dialogue.broker_model import Mismatch
+from workloads.reference.dialogue.speaker import DialogueSpeaker
 from workloads.reference.stomp_client import json_request
 
 _KINDS = ("direct", "fanout", "topic")

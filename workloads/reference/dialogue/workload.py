@@ -22,7 +22,7 @@ from stormproof.test import Test
 from workloads.draws import DIALOGUE as DRAWS
 from workloads.feature_coverage import FeatureCoverage
 from workloads.options import CLIENT_HEARTBEAT, CONNECTING
-from workloads.reference.dialogue_client import SETTLE, DialogueClient
+from workloads.reference.dialogue.client import SETTLE, DialogueClient
 
 TALK = "talk"
 

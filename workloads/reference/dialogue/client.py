@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 
 from stormproof.operation import Op
 from workloads.feature_coverage import FeatureCoverage
-from workloads.reference.auto_ack import AutoAckDialogue
-from workloads.reference.broker_model import (
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.dialogue.auto_ack import AutoAckDialogue
+from workloads.reference.dialogue.broker_model import (
     ABORTED,
     COMMITTED,
     INDIVIDUAL,
@@ -24,13 +25,12 @@ from workloads.reference.broker_model import (
     ModelSubscription,
     selects,
 )
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.dialogue_exchanges import ExchangeDialogue
-from workloads.reference.dialogue_speaker import LARGE_BYTES, NOBODY, TOPICS, DialogueSpeaker
-from workloads.reference.dialogue_transactions import TransactionDialogue
-from workloads.reference.invalid_commands import About, invalid_commands
-from workloads.reference.second_connection import SecondConnection
-from workloads.reference.second_principal import SecondPrincipal
+from workloads.reference.dialogue.exchanges import ExchangeDialogue
+from workloads.reference.dialogue.invalid_commands import About, invalid_commands
+from workloads.reference.dialogue.second_connection import SecondConnection
+from workloads.reference.dialogue.second_principal import SecondPrincipal
+from workloads.reference.dialogue.speaker import LARGE_BYTES, NOBODY, TOPICS, DialogueSpeaker
+from workloads.reference.dialogue.transactions import TransactionDialogue
 from workloads.reference.stomp_client import StompCluster
 
 SETTLE = "settle"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from nodes.stomp import Frame
 from workloads.feature_coverage import difference_of
-from workloads.reference.broker_model import Mismatch
-from workloads.reference.dialogue_speaker import DialogueSpeaker
+from workloads.reference.dialogue.broker_model import Mismatch
+from workloads.reference.dialogue.speaker import DialogueSpeaker
 
 
 class AutoAckDialogue:

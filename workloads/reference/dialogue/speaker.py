@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from nodes.stomp import Frame
 from nodes.timeouts import within
 from workloads.feature_coverage import FeatureCoverage, difference_of
-from workloads.reference.broker_model import (
+from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
+from workloads.reference.connection_state import REPEATED
+from workloads.reference.dialogue.broker_model import (
     CLIENT,
     INDIVIDUAL,
     Box,
@@ -30,9 +32,7 @@ from workloads.reference.broker_model import (
     ModelSubscription,
     needs_capacity,
 )
-from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
-from workloads.reference.connection_state import REPEATED
-from workloads.reference.invalid_commands import MAX_NAME_CHARS
+from workloads.reference.dialogue.invalid_commands import MAX_NAME_CHARS
 from workloads.reference.stomp_client import StompClient, StompCluster
 
 _REMEMBERED_COUNT = 40

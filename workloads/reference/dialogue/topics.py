@@ -24,10 +24,10 @@ from stormproof.operation import Op
 from workloads.draws import TOPIC_DIALOGUE as DRAWS
 from workloads.event_names import FIRST_PORT
 from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
-from workloads.reference.broker_model import Mismatch
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
-from workloads.reference.dialogue import PrivateDialoguesWorkload
-from workloads.reference.dialogue_client import NOT_AS_MODELLED, SETTLE
+from workloads.reference.dialogue.broker_model import Mismatch
+from workloads.reference.dialogue.client import NOT_AS_MODELLED, SETTLE
+from workloads.reference.dialogue.workload import PrivateDialoguesWorkload
 from workloads.reference.managed_objects import ManagedConnection
 from workloads.reference.pushed_events import FailingSubscriber
 from workloads.reference.stomp_client import StompCluster, failed
