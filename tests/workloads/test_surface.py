@@ -162,7 +162,7 @@ async def test_who_can_not_give_a_message_back_gives_its_connection_up() -> None
             if command == "NACK":
                 raise NotSent("no connection")
 
-        def note(self, *_: Any, **__: Any) -> None:
+        def observe(self, *_: Any, **__: Any) -> None:
             pass
 
         def outdated(self, _: float) -> bool:
@@ -231,7 +231,7 @@ async def test_what_an_operation_took_is_told_before_what_had_come_on_a_connecti
 
     class Client(StompClient):
         def __init__(self) -> None:
-            self._names, self._noted = {}, []
+            self.names, self._noted = {}, []
             self._connection: Any = SimpleNamespace(messages=deque[Frame](), peer=None)
 
         async def request(self, *_: Any, **__: Any) -> Any:
