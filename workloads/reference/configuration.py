@@ -82,7 +82,7 @@ class ConfigurationWorkload(ManagedObjectsWorkload):
     draws = DRAWS
     options = (
         Option("changers", 4, "threads that create, destroy, bind and unbind", load=True),
-        Option("lookers", 3, "threads that look", load=True),
+        Option("lookers", 3, "threads that query", load=True),
         Option("queues", 4, "queues that are created and deleted", load=True),
         Option("exchanges", 2, "exchanges that are created and deleted", load=True),
         Option("bindings", 3, "bindings that are made and ended", load=True),

@@ -48,8 +48,8 @@ COMMON_OPTIONS = (
     Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
     CLIENT_HEARTBEAT,
     CLIENT_ORDER,
-    Option("drain_limit", 60.0, "seconds that the last looks may take in all"),
-    Option("min_ok", 20, "confirmed changes, and looks, below which the verdict is unknown"),
+    Option("drain_limit", 60.0, "seconds that the last queries may take in all"),
+    Option("min_ok", 20, "confirmed changes, and queries, below which the verdict is unknown"),
 )
 
 

@@ -85,7 +85,7 @@ class SubscriptionsWorkload(ManagedObjectsWorkload):
     draws = DRAWS
     options = (
         Option("changers", 4, "threads that subscribe, unsubscribe, create, destroy, link and unlink", load=True),
-        Option("lookers", 3, "threads that look", load=True),
+        Option("lookers", 3, "threads that query", load=True),
         Option("topics", 2, "topics to subscribe to", load=True),
         Option("subscribers", 3, "subscribers, each of which may subscribe to each of these topics", load=True),
         Option("loose_topics", 2, "topics that are created and destroyed", load=True),
