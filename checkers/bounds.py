@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from checkers.fault_free_intervals import Stretch, stretches
+from checkers.fault_free_intervals import FaultFreeInterval, stretches
 from checkers.kernels.rows import longest_silence
 from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import SERVES, SERVES_WITH_MAJORITY, SERVES_WITH_ONE
@@ -53,7 +53,7 @@ class Silence:
     start: int
     end: int
     rows: tuple[int, ...]
-    stretch: Stretch
+    stretch: FaultFreeInterval
 
 
 def bounds_claimed(run: Run) -> Mapping[str, Mapping[str, Any]]:
@@ -90,7 +90,7 @@ def silences(run: Run) -> list[Silence]:
     return found
 
 
-def _says_nothing(run: Run, bound: str, stretch: Stretch) -> bool:
+def _says_nothing(run: Run, bound: str, stretch: FaultFreeInterval) -> bool:
     """Tell whether the bound is void because nodes are down and none of the others was in service when that began.
 
     Such a bound is claimed only for nodes that are of use: after a full start a node may have to wait for all others
@@ -118,11 +118,11 @@ def _requests(run: Run) -> tuple[Int64s, Requests]:
 
 Waiting = tuple[int, int, int, int]
 """A request: the fields of ``Requests``."""
-Found = tuple[int, int, tuple[int, ...]]
+SilentTime = tuple[int, int, tuple[int, ...]]
 """A silence: begin, end, rows of the requests."""
 
 
-def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | None:
+def _longest(success: Int64s, requests: Requests, stretch: FaultFreeInterval) -> SilentTime | None:
     """Return the longest silence of a stretch, of requests that began in it."""
     here = slice(*np.searchsorted(requests.begun, (stretch.start, stretch.end)))
     begun, ended, process = requests.begun[here], requests.ended[here], requests.process[here]
@@ -138,7 +138,7 @@ def _longest(success: Int64s, requests: Requests, stretch: Stretch) -> Found | N
     return max(_silences(waiting, a, b), key=lambda it: it[1] - it[0])
 
 
-def _silences(waiting: Iterable[Waiting], a: int, b: int) -> Iterator[Found]:
+def _silences(waiting: Iterable[Waiting], a: int, b: int) -> Iterator[SilentTime]:
     """Yield the silences between two neighbouring successes, at ``a`` and ``b``, that two clients confirm.
 
     ``waiting`` are the requests that were open at that time, as in ``Requests``. A pause without requests separates one

@@ -8,7 +8,7 @@ import numpy as np
 import porcupine
 from porcupine.columns import ENQUEUE, NEVER
 
-from checkers.queue_columns import Columns
+from checkers.queue_columns import QueueColumns
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.history.columns import Int64s
@@ -43,7 +43,7 @@ class Label(str):
         return str(self)
 
 
-def picture(run: Run, model_name: str, columns: Columns, proof: Sequence[int]) -> str:
+def picture(run: Run, model_name: str, columns: QueueColumns, proof: Sequence[int]) -> str:
     """Return the page of one queue; ``proof`` are the places in ``columns`` that prove that it is not linearizable."""
     model = porcupine.model_named(model_name)
     wrong = np.unique(columns.value[list(proof)])
@@ -66,7 +66,7 @@ def picture(run: Run, model_name: str, columns: Columns, proof: Sequence[int]) -
     )
 
 
-def nearest(columns: Columns, proof: Sequence[int], wrong: Int64s) -> Int64s:
+def nearest(columns: QueueColumns, proof: Sequence[int], wrong: Int64s) -> Int64s:
     """Return values, nearest in time to the proof, whose operations are in order: put in once and before it is taken,
     taken at most once.
     """
@@ -88,7 +88,7 @@ def nearest(columns: Columns, proof: Sequence[int], wrong: Int64s) -> Int64s:
     return chosen
 
 
-def _operation(run: Run, columns: Columns, place: int) -> porcupine.Operation:
+def _operation(run: Run, columns: QueueColumns, place: int) -> porcupine.Operation:
     call, ret = int(columns.call[place]), int(columns.ret[place])
     name = _name(run, int(columns.value[place]))
     put = columns.f[place] == ENQUEUE

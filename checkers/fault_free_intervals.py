@@ -13,7 +13,7 @@ _OF_PROCESSES = frozenset({ENDS_PROCESS, STOPS_TIME})
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FaultFreeInterval:
     """A time from ``start`` to ``end`` (nanoseconds) in which no fault began or ended.
 
     ``down`` are the machines whose processes are dead or paused all the time; None if another fault is in force, or the
@@ -35,7 +35,7 @@ class Stretch:
         return bool(self.down) and 2 * (nodes - len(self.down or ())) > nodes
 
 
-def stretches(run: Run, start: int, end: int) -> Iterator[Stretch]:
+def stretches(run: Run, start: int, end: int) -> Iterator[FaultFreeInterval]:
     """Yield the stretches of [start, end], in order; the time from a step's beginning to its completion is in none.
 
     A fault that failed, or whose ledger does not say when its steps were complete, stays in force for good, unless it
@@ -56,7 +56,7 @@ def stretches(run: Run, start: int, end: int) -> Iterator[Stretch]:
             free, after = done, cause
         until = steps[place + 1][0] if place + 1 < len(steps) else end
         if start <= free < until:
-            yield Stretch(free, until, _down(run, free, until), after)
+            yield FaultFreeInterval(free, until, _down(run, free, until), after)
 
 
 def _down(run: Run, start: int, end: int) -> frozenset[str] | None:

@@ -36,7 +36,7 @@ DEFAULT_GATES: Mapping[str, Any] = {
 """Gates of a run on queues, or of a run with no known subject, whose run.json names no gates."""
 
 
-KEPT = "kept in the repository"
+KEPT_IN_REPOSITORY = "kept in the repository"
 """Error text of a send that the client accepted though no broker had confirmed it."""
 OPERATIONS = "operations"
 """The gate that a run without an operation does not meet, unless its run.json waives it."""
@@ -156,7 +156,8 @@ def _dequeued(run: Run, wanted: Any) -> GateResult:
 def _kept(run: Run, wanted: Any) -> GateResult:
     """Check that clients' repositories accepted at least ``wanted`` sends."""
     h = run.history
-    found = int(np.count_nonzero((h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK) & h.error.rows_with(KEPT)))
+    accepted = (h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK)
+    found = int(np.count_nonzero(accepted & h.error.rows_with(KEPT_IN_REPOSITORY)))
     return GateResult(found >= wanted, found,
                       f"only {found:,} sends went through a repository, {wanted:,} are asked for",
                       f"{found:,} did")  # fmt: skip

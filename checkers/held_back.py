@@ -32,7 +32,7 @@ Window = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Link:
+class ClientLink:
     """The link from a broker's node to a client's host; an end is empty if the history does not name it."""
 
     node: str
@@ -87,7 +87,7 @@ def _nanoseconds(text: str) -> int:
     return round(float(text) * SECOND)
 
 
-def _link(run: Run, row: int) -> Link:
+def _link(run: Run, row: int) -> ClientLink:
     """Return the link between a client's host and the node that it used.
 
     Threads are given client hosts in turn, and a lost process is followed by the next process of the same thread.
@@ -96,10 +96,10 @@ def _link(run: Run, row: int) -> Link:
     host = ""
     if isinstance(threads, int) and isinstance(nodes, int) and threads > 0 and nodes > 0:
         host = f"c{int(run.history.process[row]) % threads % nodes + 1}"
-    return Link(run.history.node.at(row) or "", host)
+    return ClientLink(run.history.node.at(row) or "", host)
 
 
-def _silences(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
+def _silences(faults: Iterable[FaultWindow], link: ClientLink) -> Iterator[Window]:
     """Yield the times in which a node certainly sent nothing to this client: by evidence, from when a fault was in
     force.
     """
@@ -116,7 +116,7 @@ def _silences(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
                 yield fault.in_force, end
 
 
-def _delays(faults: Iterable[FaultWindow], link: Link) -> Iterator[Window]:
+def _delays(faults: Iterable[FaultWindow], link: ClientLink) -> Iterator[Window]:
     """Yield the times in which a fault may have held back the node's traffic to this client, proven or not."""
     for fault in faults:
         if not fault.effects & {CUTS_LINKS, DELAYS_MESSAGES}:

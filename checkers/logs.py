@@ -111,11 +111,11 @@ def isin(rows: Int64s, others: Int64s) -> Bools:
     return found
 
 
-Found = list[tuple[int, ...]]
+RowTuples = list[tuple[int, ...]]
 """Findings, each given by its rows; the last row has offset and value."""
 
 
-def pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> Found:
+def pairs(rows: Int64s, previous: Int64s, wrong: Bools) -> RowTuples:
     """Return the ``wrong`` rows as findings, each with the row before it if it has one, in order."""
     both = zip(previous[wrong].tolist(), rows[wrong].tolist(), strict=True)
     return sorted(((before, row) if before >= 0 else (row,) for before, row in both), key=lambda pair: pair[-1])
@@ -132,7 +132,7 @@ def before_each(rows: Int64s, reader: Int64s, reached: Int64s) -> tuple[Int64s, 
     return position, previous
 
 
-def examples(run: Run, kind: str, found: Found, logs: Logs) -> tuple[Anomaly, ...]:
+def examples(run: Run, kind: str, found: RowTuples, logs: Logs) -> tuple[Anomaly, ...]:
     """Return anomalies for the first findings."""
     def one(rows: tuple[int, ...]) -> Anomaly:
         last = np.asarray(rows[-1:], dtype=np.int64)
@@ -142,7 +142,7 @@ def examples(run: Run, kind: str, found: Found, logs: Logs) -> tuple[Anomaly, ..
     return tuple(one(rows) for rows in found[:MAX_EXAMPLES])
 
 
-def outcome_of(logs: Logs, found: Mapping[str, Found], judged: str, good: str, **more: Any) -> CheckOutcome:
+def outcome_of(logs: Logs, found: Mapping[str, RowTuples], judged: str, good: str, **more: Any) -> CheckOutcome:
     """Return the outcome of a check with these findings by kind; it counts them all.
 
     ``judged`` says how many of what were judged, ``good`` what holds for them; ``more`` are further figures.

@@ -33,11 +33,12 @@ WHOLE_ROW, REST_ROW, PART_ROW = 96, 80, 125
 """Upper bounds of bytes per row while a run is judged: as a whole, as the rest of one in parts, as a row of a part."""
 BASE = 64 << 20
 """Bytes in addition to those of the rows."""
-_SHARE = 0.75
+MEMORY_SHARE = 0.75
 """Share of the machine's memory that may be taken if no limit is set."""
 _SLACK = 2
 """The multiple of its reservation beyond which a process is stopped from taking more memory."""
-_WAIT = 0.05
+POLL_SECONDS = 0.05
+"""Time between two attempts to reserve memory that other processes hold."""
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Parameters of ``mallopt``, in malloc.h."""
 _NEVER_TRIM = (1 << 31) - 1
@@ -50,7 +51,7 @@ class TooLarge(HistoryError):
 
 
 @dataclass(frozen=True)
-class Budget:
+class MemoryBudget:
     """``total`` bytes may be taken on each machine by all processes that share ``name``."""
 
     total: int
@@ -67,7 +68,7 @@ class Budget:
             raise TooLarge(f"{where}: judging it takes about {size(needed)} of memory, and {size(self.total)} is the "
                            f"bound; `--memory` (or {VARIABLE}) raises it")  # fmt: skip
         while not self._taken(needed):
-            time.sleep(_WAIT)
+            time.sleep(POLL_SECONDS)
         try:
             with _limited(needed * _SLACK + BASE):
                 yield
@@ -109,15 +110,15 @@ class Budget:
                     return
 
 
-def budget_of(name: str, text: str | None) -> Budget:
+def budget_of(name: str, text: str | None) -> MemoryBudget:
     """Return the budget for a text such as ``2G``, or, without one, most of this machine's memory.
 
     Raises:
         UsageError: the text is not a size.
     """
     if text:
-        return Budget(read_size(text, "--memory"), name)
-    return Budget(int(_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), name)
+        return MemoryBudget(read_size(text, "--memory"), name)
+    return MemoryBudget(int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")), name)
 
 
 def set_memory(text: str | None) -> None:

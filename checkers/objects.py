@@ -30,7 +30,7 @@ Operations = Sequence[tuple[Operation, int]]
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectKind:
     """The parameters of a check: the ``model`` of each object and the names in anomalies.
 
     ``told`` describes an operation (the row of its invocation) to the user.
@@ -43,7 +43,7 @@ class Kind:
     told: Callable[[Run, int], str]
 
 
-def decide(run: Run, kind: Kind, objects: Mapping[int, Operations], nothing: str) -> CheckOutcome:
+def decide(run: Run, kind: ObjectKind, objects: Mapping[int, Operations], nothing: str) -> CheckOutcome:
     """Decide whether every object (by its key) behaved as if each operation on it had happened at one instant.
 
     Counts objects. Without any object the outcome is unknown, with the summary ``nothing``.
@@ -91,7 +91,7 @@ def by_object(operations: Iterable[tuple[int, Operation, int]]) -> dict[int, lis
     return dict(sorted(objects.items()))
 
 
-def _anomaly(run: Run, kind: Kind, key: int, found: Operations, seconds: float) -> Anomaly:
+def _anomaly(run: Run, kind: ObjectKind, key: int, found: Operations, seconds: float) -> Anomaly:
     """Report the smallest subset of the object's operations that is not linearizable, as rows of the history.
 
     Of a large subset, report the end, where the violation appears.

@@ -13,7 +13,7 @@ from stormproof.text import amount
 
 OBSERVE = "observe"
 """The function of such rows."""
-_NEAR = 100
+MAX_ROWS_APART = 100
 """The number of rows within which an observation follows the operation that the client broke off because of it."""
 SURFACE = "surface"
 """The setting that makes consumers observe."""
@@ -82,7 +82,7 @@ def _ended_by_it(run: Run, row: int, beginning: str) -> tuple[int, ...]:
     """Return the rows of the operation that the client broke off because of its observation, if it did: they say more.
     """
     h = run.history
-    for before in range(row - 1, max(-1, row - _NEAR), -1):
+    for before in range(row - 1, max(-1, row - MAX_ROWS_APART), -1):
         if h.process[before] == h.process[row] and h.f.at(before) != OBSERVE:
             return tuple(run.rows_of(before)) if str(h.error.at(before)).startswith(beginning) else ()
     return ()

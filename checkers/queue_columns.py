@@ -14,7 +14,7 @@ from stormproof.history.columns import Bools, Int64s
 
 
 @dataclass(frozen=True)
-class Columns:
+class QueueColumns:
     """The operations of all queues, in the form in which porcupine takes them.
 
     ``call`` and ``ret`` are rows of the history (``ret`` NEVER: the operation may have happened at any time after its
@@ -27,12 +27,12 @@ class Columns:
     ret: Int64s
     key: Int64s
 
-    def of(self, mask: Bools) -> Columns:
+    def of(self, mask: Bools) -> QueueColumns:
         """Return the operations that ``mask`` selects."""
-        return Columns(self.f[mask], self.value[mask], self.call[mask], self.ret[mask], self.key[mask])
+        return QueueColumns(self.f[mask], self.value[mask], self.call[mask], self.ret[mask], self.key[mask])
 
 
-def columns_of(run: Run) -> Columns:
+def columns_of(run: Run) -> QueueColumns:
     """Return all sends that may have happened and all confirmed deliveries."""
     h, messages = run.history, run.messages
     put = np.flatnonzero((messages.sent >= 0) & (messages.state != FAILED))
@@ -42,7 +42,7 @@ def columns_of(run: Run) -> Columns:
     value = messages.of_row[taken].astype(np.int64)
     foreign = value < 0
     value[foreign] = len(messages.key) + np.arange(np.count_nonzero(foreign))
-    return Columns(
+    return QueueColumns(
         f=np.repeat(np.asarray((ENQUEUE, DEQUEUE), dtype=np.int64), (len(put), len(taken))),
         value=np.concatenate((put, value)) + 1,
         call=np.concatenate((sent, h.partner[taken])),

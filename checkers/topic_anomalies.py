@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkers.run import Run
-from checkers.topics import Subscription
+from checkers.topics import SubscriptionRecord
 from stormproof.contracts.check import Anomaly
 
 
@@ -18,7 +18,7 @@ def late_anomaly(run: Run, kind: str, place: int, witness: int, **detail: Any) -
     return Anomaly(kind, rows, None, t.name(message), about | detail)
 
 
-def missing_anomaly(run: Run, kind: str, s: Subscription, message: int) -> Anomaly:
+def missing_anomaly(run: Run, kind: str, s: SubscriptionRecord, message: int) -> Anomaly:
     """Report a confirmed message that a subscription never got."""
     t, h = run.topics, run.history
     sent = int(t.sent[message])

@@ -27,7 +27,7 @@ _ON_SUBSCRIPTIONS = (*_SUBSCRIBES, vocabulary.RECEIVE, vocabulary.DRAIN, vocabul
 
 
 @dataclass(frozen=True)
-class Subscription:
+class SubscriptionRecord:
     """One subscription; ``number`` is its place, ``key`` its number in the history.
 
     ``mask`` has a bit for each topic that it takes. ``asked`` is the row of the first request for it, ``since`` the row
@@ -47,7 +47,7 @@ class Subscription:
 class SubscriptionConnection:
     """One process's connection to a transient subscription; ``taken`` are the places of its deliveries."""
 
-    subscription: Subscription
+    subscription: SubscriptionRecord
     process: int
     asked: int
     since: int
@@ -64,7 +64,7 @@ class Topics(Sends):
 
     history: HistoryColumns
     topic: Int32s
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[SubscriptionRecord, ...]
     start: Int64s
     rows: Int64s
     message: Int32s
@@ -129,13 +129,13 @@ class Topics(Sends):
         """The number of the subscription of each delivery."""
         return np.repeat(np.arange(len(self.subscriptions)), np.diff(self.start))
 
-    def got(self, subscription: Subscription) -> Bools:
+    def got(self, subscription: SubscriptionRecord) -> Bools:
         """Return, by message, whether the subscription got it."""
         here = np.zeros(self.messages, dtype=np.bool_)
         here[self.message[self.start[subscription.number] : self.start[subscription.number + 1]]] = True
         return here
 
-    def owed(self, s: Subscription) -> tuple[Int64s, Int64s]:
+    def owed(self, s: SubscriptionRecord) -> tuple[Int64s, Int64s]:
         """Return the messages that were sent to a subscription after it had been confirmed, and confirmed themselves;
         and those of them that it never got.
         """
@@ -163,7 +163,7 @@ class Topics(Sends):
         late = np.flatnonzero(codes)
         return list(zip(places[late].tolist(), places[of_row[shown_by[late]]].tolist(), strict=True))
 
-    def first_places(self, subscription: Subscription) -> tuple[Int64s, Int64s]:
+    def first_places(self, subscription: SubscriptionRecord) -> tuple[Int64s, Int64s]:
         """Return ``topics.first_places`` of a subscription."""
         return first_places(
             self.codes, self.start, self.message, subscription.number, self.messages
@@ -224,7 +224,7 @@ def _as_queue_roles(role: Int8s) -> Int8s:
 
 def _subscriptions(
     h: HistoryColumns, dense: Int32s, bound: int, keys: Int32s
-) -> tuple[tuple[Subscription, ...], Int32s]:
+) -> tuple[tuple[SubscriptionRecord, ...], Int32s]:
     """Return all requested subscriptions, in order of their keys; and their numbers by dense key (-1: none)."""
     number_of = np.full(bound + 1, -1, dtype=np.int32)
     asked = np.flatnonzero(np.isin(h.role, _SUBSCRIBES) & (dense >= 0))
@@ -240,7 +240,7 @@ def _subscriptions(
         deletes = np.flatnonzero((h.role == vocabulary.DELETE) & (dense == place) & (h.kind == vocabulary.INVOKE))
         number_of[place] = number
         found.append(
-            Subscription(
+            SubscriptionRecord(
                 number, key, bool(h.role[rows[0]] == vocabulary.ATTACH), int(h.value[invoked[0]]), int(invoked[0]),
                 int(confirmed[0]) if len(confirmed) else -1, int(deletes[0]) if len(deletes) else h.rows,
             )

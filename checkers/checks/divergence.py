@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import NO_COPIES, Found, Logs, outcome_of
+from checkers.logs import NO_COPIES, Logs, RowTuples, outcome_of
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import UNKNOWN, VALID, CheckOutcome
@@ -27,7 +27,7 @@ def check(run: Run) -> CheckOutcome:
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
     asked = np.setdiff1d(logs.key(logs.rows(vocabulary.INVOKE, "copy")), logs.key(logs.ends("copy", NO_COPIES)))
-    found: dict[str, Found] = {"differs": [], "missing": []}
+    found: dict[str, RowTuples] = {"differs": [], "missing": []}
     short, compared = [], 0
     for key in asked.tolist():
         nodes = np.unique(h.node.codes[ends[h.key[ends] == key]])
@@ -46,7 +46,7 @@ def check(run: Run) -> CheckOutcome:
     return outcome
 
 
-def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, Found]) -> None:
+def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, RowTuples]) -> None:
     """Record the offsets of one log at which its copies differ."""
     codes = logs.run.history.node.codes
     order = np.lexsort((rows, logs.offset(rows)))

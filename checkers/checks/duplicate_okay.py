@@ -15,7 +15,7 @@ from stormproof.contracts.check import CheckOutcome
 from stormproof.vocabulary import MESSAGES
 
 
-def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
+def find(run: Run) -> tuple[lost.FoundLosses, dict[str, int]]:
     """Return the losses, and count the messages that were delivered again, delivered though no one had sent them, or
     delivered though their send was never confirmed (``recovered``).
     """
@@ -28,7 +28,7 @@ def find(run: Run) -> tuple[lost.Found, dict[str, int]]:
     }
 
 
-def conclude(parts: Sequence[tuple[lost.Found, dict[str, int]]], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[tuple[lost.FoundLosses, dict[str, int]]], whole: WholeRun) -> CheckOutcome:
     """Give the account of an at-least-once queue: lost, duplicated, unexpected, recovered. The losses decide the
     verdict.
     """

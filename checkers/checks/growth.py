@@ -9,14 +9,14 @@ from stormproof.contracts.resting_state import LEFT
 from stormproof.text import amount
 from stormproof.vocabulary import ANY
 
-FEW = 3
+UNDECLARED_ITEMS = 3
 """Number of things that an undeclared container or table may hold on an idle node beyond those before the load; or one
 for each machine, if that is more.
 
 A program has many small tables. A table that exceeds this number has kept a trace of the work it did, if only of each
 time that a peer was away.
 """
-TASK, FEW_TASKS = "task ", 1
+TASK, UNDECLARED_TASKS = "task ", 1
 """Prefix of the names of code that tasks run, and the number of tasks beyond those before the load that may run the
 same code: a node has few tasks, and most of them live as long as the node.
 """
@@ -42,14 +42,14 @@ def check(run: Run) -> CheckOutcome:
     for holdings in (run.info.get("rest_before") or {}).values():
         before |= {name: max(count, before.get(name, 0)) for name, count in holdings.items()}
     found: list[Anomaly] = []
-    few = max(FEW, len(rest), len(run.info.get("rest_before") or {}))
+    few = max(UNDECLARED_ITEMS, len(rest), len(run.info.get("rest_before") or {}))
     for node, holdings in sorted(rest.items()):
         limits = {name: [holdings.get(limit, 0) + few if isinstance(limit, str) else limit
                          for start, limit in keeps.items() if name.startswith(start)] for name in holdings}
         left = max((count for name, count in holdings.items() if LEFT in limits[name]), default=0)
         for name, count in sorted(holdings.items()):
             levels = NESTED ** name.count("[]")
-            more = FEW_TASKS if name.startswith(TASK) else few * levels
+            more = UNDECLARED_TASKS if name.startswith(TASK) else few * levels
             most = max([more + before.get(name, 0), *(limit * levels for limit in limits[name])])
             most += FOR_EACH * left
             if LEFT not in limits[name] and count > most:

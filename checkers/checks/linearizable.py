@@ -22,7 +22,7 @@ from porcupine.kernels import monitor_queue as _monitor_queue  # noqa: F401
 from checkers.api import ByParts, NeedsWhole, RunCheck, WholeRun
 from checkers.kernels.deliveries import takes_in_order
 from checkers.kernels.queues import FAILED
-from checkers.queue_columns import Columns, columns_of
+from checkers.queue_columns import QueueColumns, columns_of
 from checkers.run import Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.run_folder import picture_name
@@ -116,7 +116,7 @@ def _held(queues: int, figures: dict[str, object]) -> CheckOutcome:
     return CheckOutcome(VALID, 0, text, (), figures)
 
 
-def _decide(columns: Columns, rows: int) -> ColumnsResult:
+def _decide(columns: QueueColumns, rows: int) -> ColumnsResult:
     """Return porcupine's verdict on a history of ``rows`` rows."""
     used = np.zeros(rows, dtype=np.bool_)
     used[columns.call] = True
@@ -131,8 +131,8 @@ def _decide(columns: Columns, rows: int) -> ColumnsResult:
 
 
 def _by_queue(
-    run: Run, columns: Columns, queues: list[int]
-) -> tuple[list[tuple[int, Columns, ColumnsResult]], list[int]]:
+    run: Run, columns: QueueColumns, queues: list[int]
+) -> tuple[list[tuple[int, QueueColumns, ColumnsResult]], list[int]]:
     """Return the queues that are not linearizable, with their operations and the evidence; and the undecided queues."""
     deadline = time.monotonic() + RUN_SECONDS
     illegal, unknown = [], []
@@ -146,7 +146,7 @@ def _by_queue(
     return illegal, unknown
 
 
-def _anomaly(run: Run, key: int, result: ColumnsResult, operations: Columns, *, pictured: bool) -> Anomaly:
+def _anomaly(run: Run, key: int, result: ColumnsResult, operations: QueueColumns, *, pictured: bool) -> Anomaly:
     rows = [int(operations.call[place]) for place in result.rows]
     message = int(operations.value[result.rows[0]]) - 1 if result.rows else -1
     value = run.messages.name(message) if 0 <= message < len(run.messages.key) else None
@@ -156,7 +156,7 @@ def _anomaly(run: Run, key: int, result: ColumnsResult, operations: Columns, *, 
     return Anomaly("not-linearizable", run.rows_of(*rows), key, value, detail)
 
 
-def _page(run: Run, operations: Columns, result: ColumnsResult) -> str:
+def _page(run: Run, operations: QueueColumns, result: ColumnsResult) -> str:
     # Few runs need a page: the others need not load the code that draws it.
     from checkers.counterexample_pages import picture
 

@@ -13,7 +13,7 @@ from stormproof.vocabulary import LOCKS
 
 FREE_FOR_NOBODY = "empty"
 """Error of an acquire that waited for the lock without getting it."""
-PATIENCE = 20.0
+LOST_AFTER_SECONDS = 20.0
 """Seconds of waiting without success, when all is healed, that show that the lock is lost."""
 
 
@@ -32,7 +32,7 @@ def check(run: Run) -> CheckOutcome:
         return CheckOutcome(VALID, 0, "the lock could be had in the end")
     vain = _longest_in_vain(run, sorted(ended))
     seconds = float(h.time[vain[-1]] - h.time[vain[0]]) / SECOND if vain else 0.0
-    if seconds < PATIENCE:
+    if seconds < LOST_AFTER_SECONDS:
         return CheckOutcome(UNKNOWN, 0, f"the lock was asked for in vain for {seconds:.1f} s only when all was healed")
     example = Anomaly("lock-lost", run.rows_of(vain[0], vain[-1]), 0, None, {"seconds": round(seconds, 3)})
     return CheckOutcome(INVALID, 1, f"nobody could have the lock for {seconds:.1f} s when all was healed", (example,))

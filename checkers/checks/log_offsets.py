@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import Found, Logs, isin, outcome_of, same
+from checkers.logs import Logs, RowTuples, isin, outcome_of, same
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import CheckOutcome
@@ -40,7 +40,7 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
     calls = calls[~isin(calls, run.history.partner[failed])]
     unknown = ~isin(same((key, value)), same((logs.key(calls), logs.value(calls))))
     _, first = np.unique(same((key, value))[unknown], return_index=True)
-    found: dict[str, Found] = {
+    found: dict[str, RowTuples] = {
         "two-values": _differing(rows, same((key, offset)), value),
         f"two-{noun}s": _differing(rows, same((key, value)), offset),
         "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
@@ -51,7 +51,7 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
     return outcome_of(logs, found, seen, ", each with one value", **{AFTER_LOSS: after_loss})
 
 
-def _after_loss(logs: Logs, found: Found) -> int:
+def _after_loss(logs: Logs, found: RowTuples) -> int:
     """Count the anomalies that follow from a loss.
 
     In these, the log was read to its end and one of two entries is missing, so its offset, or a smaller one, was given
@@ -77,7 +77,7 @@ def told_by_kinds(words: Mapping[str, tuple[str, str]], loss: str) -> Tell:
     return tell
 
 
-def _differing(rows: Int64s, group: Int64s, what: Int64s) -> Found:
+def _differing(rows: Int64s, group: Int64s, what: Int64s) -> RowTuples:
     """Return, for each group of rows with different values, its first row and the first row with another value."""
     order = np.lexsort((rows, group))
     rows, group, what = rows[order], group[order], what[order]
@@ -88,8 +88,8 @@ def _differing(rows: Int64s, group: Int64s, what: Int64s) -> Found:
     return sorted(pairs, key=lambda pair: pair[1])
 
 
-def _went_back(run: Run, logs: Logs) -> Found:
-    found: Found = []
+def _went_back(run: Run, logs: Logs) -> RowTuples:
+    found: RowTuples = []
     for key in np.unique(logs.key(logs.appended)):
         ends = logs.appended[logs.key(logs.appended) == key]
         offset = logs.offset(ends)

@@ -33,7 +33,7 @@ _TOLD = {
 
 
 @dataclass
-class Found:
+class LostPositions:
     """The lost and surviving messages of a part of a run, by queue.
 
     ``gone`` holds the rows in which messages were sent and confirmed that no consumer got, and their places.
@@ -46,7 +46,7 @@ class Found:
     """The names of the first undelivered messages of each queue, by the row in which they were sent."""
 
 
-def find(run: Run) -> Found:
+def find(run: Run) -> LostPositions:
     """Find by queue the confirmed messages that no consumer got, and the rows that show their position among the
     others.
     """
@@ -55,7 +55,7 @@ def find(run: Run) -> Found:
     came = messages.deliveries[acked] > 0
     lost = acked[~came]
     if run.whole and not len(lost):
-        return Found({}, {}, {})
+        return LostPositions({}, {}, {})
     gone: dict[int, tuple[Int64s, Int64s, Int64s]] = {}
     named: dict[int, str] = {}
     for key in np.unique(messages.key[lost]).tolist():
@@ -65,7 +65,7 @@ def find(run: Run) -> Found:
         gone[key] = h.index[sent], h.index[h.partner[sent]], places
         named |= {int(h.index[messages.sent[message]]): messages.name(message)
                   for message in mine[:MAX_EXAMPLES].tolist()}  # fmt: skip
-    return Found(gone, _survived(run, acked[came]), named)
+    return LostPositions(gone, _survived(run, acked[came]), named)
 
 
 def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
@@ -84,7 +84,7 @@ def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
     return {int(keys[number]): (int(h.index[first[number]]), int(h.index[last[number]])) for number in used}
 
 
-def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[LostPositions], whole: WholeRun) -> CheckOutcome:
     """Classify lost messages by their position among the delivered confirmed messages of their queue.
 
     A message survived *before* a lost one if it was confirmed before the lost one was sent, and *after* it if it was

@@ -34,21 +34,21 @@ class Losses:
 
 
 @dataclass
-class Found:
+class FoundLosses:
     """The losses in a part of a run; ``queues`` holds them by the queue's key."""
 
     confirmed: int
     queues: dict[int, Losses]
 
 
-def find(run: Run) -> Found:
+def find(run: Run) -> FoundLosses:
     """Find confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names."""
     messages = run.messages
     acked = messages.state == ACKED
     gone = np.flatnonzero(acked & (messages.deliveries == 0))
     keys = messages.key[gone]
     queues = {key: _losses(run, gone[keys == key]) for key in np.unique(keys).tolist()}
-    return Found(int(np.count_nonzero(acked)), queues)
+    return FoundLosses(int(np.count_nonzero(acked)), queues)
 
 
 def _losses(run: Run, gone: Int64s) -> Losses:
@@ -64,7 +64,7 @@ def _losses(run: Run, gone: Int64s) -> Losses:
     return Losses(len(gone), run.place(int(gone[0])), int(times.min()), int(times.max()), by_node, examples)
 
 
-def conclude(parts: Sequence[Found], whole: WholeRun) -> CheckOutcome:
+def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
     """Sum up the losses; ``window`` of the figures is when the first and the last lost message were sent, in seconds.
 
     Undecided (unknown) for a queue whose drain did not finish, unless its depth was read as zero after everything else:

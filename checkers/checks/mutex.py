@@ -10,7 +10,7 @@ from porcupine import Operation
 
 from checkers.api import RunCheck
 from checkers.locks import ACQUIRE, RELEASE
-from checkers.objects import Kind, decide
+from checkers.objects import ObjectKind, decide
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import UNKNOWN, VALID, CheckOutcome
@@ -26,7 +26,7 @@ nothing.
 """
 
 
-def check(run: Run, kind: Kind) -> CheckOutcome:
+def check(run: Run, kind: ObjectKind) -> CheckOutcome:
     """Decide whether some order of instants explains the answers, by porcupine's ``lock`` or ``reentrant-lock`` model.
 
     An operation that ended ``ok`` happened; one that ended ``info`` or never ended may have, at any time after its
@@ -87,7 +87,7 @@ def _check(name: str, model: str, guarantee: str) -> RunCheck:
         one="lock had two holders, or was released by somebody who did not hold it",
         more="locks had two holders, or were released by somebody who did not hold them",
         speaks_when_held=True,
-        function=partial(check, kind=Kind(compiled, name, "lock", "locks", _told)),
+        function=partial(check, kind=ObjectKind(compiled, name, "lock", "locks", _told)),
     )
 
 

@@ -20,7 +20,7 @@ from stormproof.vocabulary import MESSAGES
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
-TOO_EARLY = "delivered-before-sent"
+BEFORE_SENT = "delivered-before-sent"
 FAILED_SEND = "failed-yet-delivered"
 FOREIGN = "not-ours"
 
@@ -57,7 +57,7 @@ def find(run: Run) -> Phantoms:
     failed = np.flatnonzero(came & (messages.state == FAILED) & (sent < first))
     elsewhere = _sent_elsewhere(run, unsent)
     found = Phantoms({}, [])
-    for group, (kind, some) in enumerate(((NEVER_SENT, unsent), (TOO_EARLY, early), (FAILED_SEND, failed))):
+    for group, (kind, some) in enumerate(((NEVER_SENT, unsent), (BEFORE_SENT, early), (FAILED_SEND, failed))):
         for message in some.tolist():
             actual = OTHER_QUEUE if message in elsewhere else kind
             found.add(actual, (group, run.place(message)),

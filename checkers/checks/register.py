@@ -9,7 +9,7 @@ import porcupine
 from porcupine import Operation
 
 from checkers.api import RunCheck
-from checkers.objects import Kind, by_object, decide
+from checkers.objects import ObjectKind, by_object, decide
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import CheckOutcome
@@ -89,7 +89,7 @@ def _told(run: Run, call: int) -> str:
     return f"{what} by process {h.process[call]}{outcome}"
 
 
-KIND = Kind(MODEL, "not-linearizable", "register", "registers", _told)
+KIND = ObjectKind(MODEL, "not-linearizable", "register", "registers", _told)
 CHECK = RunCheck(
     name="register",
     guarantee="each register is linearizable: it has one value at a time, for everybody",

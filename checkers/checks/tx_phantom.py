@@ -16,7 +16,7 @@ from stormproof.vocabulary import TRANSACTIONS
 
 NEVER_SENT = "never-sent"
 OTHER_QUEUE = "sent-to-another-queue"
-TOO_EARLY = "delivered-before-sent"
+BEFORE_SENT = "delivered-before-sent"
 FOREIGN = "not-ours"
 
 
@@ -46,7 +46,7 @@ def check(run: Run) -> CheckOutcome:
     begun = t.row[t.of_delivery[ours]]
     early = t.deliveries[ours] < begun
     for row, sent in zip(t.deliveries[ours][early].tolist(), begun[early].tolist(), strict=True):
-        add(TOO_EARLY, row, sent)
+        add(BEFORE_SENT, row, sent)
     for row in foreign(h, TAKES, whatever_ended=True).tolist():
         add(FOREIGN, row)
     if not kinds:

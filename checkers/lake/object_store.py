@@ -31,7 +31,8 @@ _ADDRESS = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?P<pre
 _ENDPOINT = re.compile(r"(?:(https?)://)?([A-Za-z0-9.\[\]:-]+)/?")
 _ATTEMPTS = 4
 _CONNECT_SECONDS, _REQUEST_SECONDS = 10, 120
-_AT_ONCE = 16
+MAX_REQUESTS = 16
+"""Requests at the same time: an answer takes long, but little of this machine's work."""
 _PIECE = 1 << 20
 _NOT_JUDGED_BY = frozenset({REPORT, HARNESS_LOG, JOURNAL})
 """Files of a run that no check reads."""
@@ -40,7 +41,7 @@ _NOISE = re.compile(r"\s*\(Request ID: [^)]*\)")
 
 
 @dataclass(frozen=True)
-class Item:
+class StoredObject:
     """One object: its size in bytes, and when it was written, in nanoseconds since 1970."""
 
     size: int
@@ -68,7 +69,7 @@ class ObjectStore:
         """The file system; a process has one for each service."""
         return _file_system(self.endpoint, self.region)
 
-    def items(self, below: str = "") -> dict[str, Item]:
+    def items(self, below: str = "") -> dict[str, StoredObject]:
         """Return all objects below a name (``lake``, a run; all if it is empty), by their names relative to it.
 
         Raises:
@@ -79,7 +80,7 @@ class ObjectStore:
         where = f"{self.root}/{below}" if below else self.root
         with self.told(f"{self.url}/{below}".rstrip("/")):
             found = self.fs.get_file_info(FileSelector(where, recursive=True, allow_not_found=True))
-        return {info.path.removeprefix(f"{where}/"): Item(info.size, info.mtime_ns)
+        return {info.path.removeprefix(f"{where}/"): StoredObject(info.size, info.mtime_ns)
                 for info in found if info.type == FileType.File}  # fmt: skip
 
     def names(self) -> set[str]:
@@ -89,13 +90,13 @@ class ObjectStore:
         with self.told(self.url):
             return {info.base_name for info in self.fs.get_file_info(FileSelector(self.root, allow_not_found=True))}
 
-    def item(self, name: str) -> Item | None:
+    def item(self, name: str) -> StoredObject | None:
         """Return one object, or None if there is none; raises as ``items``."""
         from pyarrow.fs import FileType
 
         with self.told(f"{self.url}/{name}"):
             info = self.fs.get_file_info(f"{self.root}/{name}")
-        return Item(info.size, info.mtime_ns) if info.type == FileType.File else None
+        return StoredObject(info.size, info.mtime_ns) if info.type == FileType.File else None
 
     def demand_bucket(self) -> None:
         """Verify that the bucket exists. Raises StormproofError: it does not, or the service refuses."""
@@ -105,7 +106,7 @@ class ObjectStore:
             if self.fs.get_file_info(self.root.partition("/")[0]).type == FileType.NotFound:
                 raise StormproofError(f"{self.url}: no such bucket")
 
-    def runs(self) -> dict[str, dict[str, Item]]:
+    def runs(self) -> dict[str, dict[str, StoredObject]]:
         """Return the files of each complete run, by the runs' names; raises as ``items``."""
         return runs_among(self.items())
 
@@ -131,7 +132,7 @@ class ObjectStore:
         with self.told(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
             self.fs.delete_file(f"{self.root}/{name}")
 
-    def fetch(self, run: str, folder: Path, files: Mapping[str, Item] | None = None, *,
+    def fetch(self, run: str, folder: Path, files: Mapping[str, StoredObject] | None = None, *,
               all_files: bool = False) -> None:  # fmt: skip
         """Create a run's folder here, with the files that checks read, or ``all_files``; their times are those in the
         store.
@@ -148,7 +149,7 @@ class ObjectStore:
         folder.mkdir(parents=True, exist_ok=True)
         _each(functools.partial(self._fetch, run, folder), wanted.items())
 
-    def _fetch(self, run: str, folder: Path, file: tuple[str, Item]) -> None:
+    def _fetch(self, run: str, folder: Path, file: tuple[str, StoredObject]) -> None:
         name, item = file
         if item.size > max_history():
             raise HistoryError(f"{self.url}/{run}/{name} has {size(item.size)}, more than {size(max_history())}: "
@@ -220,9 +221,9 @@ def object_store(text: str) -> ObjectStore:
     )
 
 
-def runs_among(items: Mapping[str, Item]) -> dict[str, dict[str, Item]]:
+def runs_among(items: Mapping[str, StoredObject]) -> dict[str, dict[str, StoredObject]]:
     """Return the files of each complete run, among all objects of a store."""
-    found: dict[str, dict[str, Item]] = {}
+    found: dict[str, dict[str, StoredObject]] = {}
     for name, item in items.items():
         run, _, file = name.partition("/")
         if file and RUN_ID.fullmatch(run):
@@ -282,6 +283,6 @@ def _each(call: Any, items: Iterable[Any]) -> None:
     given = list(items)
     if not given:
         return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(given)), thread_name_prefix="objects") as pool:
+    with ThreadPoolExecutor(min(MAX_REQUESTS, len(given)), thread_name_prefix="objects") as pool:
         for _ in pool.map(call, given):
             pass

@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 MANY_PARTS = 32
 """Files of one month; beyond this number they are merged into one."""
-_TRIES = 10
+MAX_ATTEMPTS = 10
+"""Readings of a lake until one finds all its files: another process may merge some meanwhile."""
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _CHECK = pa.struct([
@@ -240,7 +241,7 @@ def has_rows(store: AnyStore) -> bool:
 
 
 def _read_all(files: LakeFiles, store: AnyStore) -> pa.Table:
-    for _ in range(_TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
             return _read(files, files.parts())
         except FileNotFoundError:

@@ -47,9 +47,9 @@ RUN_COLUMNS = (
 )  # fmt: skip
 
 
-SMALL = ("runs", "verdicts", "faults", "latency", "costs")
+SUMMARY_VIEWS = ("runs", "verdicts", "faults", "latency", "costs")
 """Views of the lake alone; the others read histories."""
-VIEWS = (*SMALL, "operations", "messages")
+VIEWS = (*SUMMARY_VIEWS, "operations", "messages")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.lake import table as lake
 from checkers.lake.files import AnyStore
-from checkers.memory import Budget, TooLarge, budget_of, rows_of
+from checkers.lake.table import append, has_rows, mended, packed, refresh, row_of
+from checkers.memory import MemoryBudget, TooLarge, budget_of, rows_of
 from checkers.spark.failures import TaskDied, failure_of
 from checkers.spark.large_runs import history_size, judge_units, needed_for, units_of
 from checkers.spark.task_log import tell
@@ -203,7 +203,7 @@ def _given_up(run_dir: Path, error: TaskDied) -> pa.Table:
     return pa.Table.from_pylist([verdict_row(run_dir, verdict, trouble)], VERDICT_ROWS)
 
 
-def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: Budget | None = None,
+def _judging(run_dirs: Sequence[Path], prepare: Prepare | None = None, budget: MemoryBudget | None = None,
              found: Mapping[str, Sequence[bytes]] | None = None) -> Work:  # fmt: skip
     """Return the work of a task that judges runs by number. ``found`` is the result of ``judge_units``."""
     paths = [str(path) for path in run_dirs]
@@ -281,7 +281,7 @@ def _dealt(run_dirs: Sequence[Path], tasks: int) -> list[Path]:
 
 
 def check_and_store(
-    run_dir: Path, *, noted: bool = True, budget: Budget | None = None, found: Sequence[bytes] = ()
+    run_dir: Path, *, noted: bool = True, budget: MemoryBudget | None = None, found: Sequence[bytes] = ()
 ) -> dict[str, Any]:
     """Check one run, store its verdict next to it, and return its row.
 
@@ -304,7 +304,7 @@ def check_and_store(
     return verdict_row(run_dir, verdict, trouble)
 
 
-def judged(run_dir: Path, budget: Budget | None, found: Sequence[bytes] = ()
+def judged(run_dir: Path, budget: MemoryBudget | None, found: Sequence[bytes] = ()
            ) -> tuple[dict[str, Any] | None, Verdict]:  # fmt: skip
     """Return the verdict on a run, and the note of what it rests on; a run that needs too much memory is not judged."""
     # Imported here and not above: the driver, whose start a person waits for, needs neither kernels nor Numba.
@@ -332,7 +332,7 @@ def verdict_row(run_dir: Path, verdict: Verdict, trouble: str | None) -> dict[st
         "run_dir": str(run_dir), "run": verdict.run, "verdict": verdict.verdict, "sentence": verdict.sentence,
         "anomalies": json.dumps(verdict.anomalies),
         "checks": json.dumps([[check.check, check.outcome.verdict] for check in verdict.checks]),
-        "trouble": trouble, "damage": verdict.damage, "lake": lake.packed(lake.row_of(run_dir, verdict)),
+        "trouble": trouble, "damage": verdict.damage, "lake": packed(row_of(run_dir, verdict)),
     }  # fmt: skip
 
 
@@ -354,7 +354,7 @@ def add_to_lakes(table: pa.Table) -> None:
     for run_dir, row in zip(table.column("run_dir").to_pylist(), table.column("lake").to_pylist(), strict=True):
         rows.setdefault(Path(run_dir).parent, []).append(json.loads(row))
     for store, some in rows.items():
-        lake.append(store, some)
+        append(store, some)
 
 
 def _gather(table: pa.Table, wanted: Sequence[Path]) -> list[VerdictRow]:
@@ -386,18 +386,18 @@ def summarize(spark: Any, store: AnyStore) -> list[SummaryRow]:
     Raises:
         StormproofError: no run of the store has been checked.
     """
-    from checkers.lake.views import SMALL, duckdb_views, spark_views
+    from checkers.lake.views import SUMMARY_VIEWS, duckdb_views, spark_views
 
-    lake.refresh(store)
-    if not lake.has_rows(store):
+    refresh(store)
+    if not has_rows(store):
         raise StormproofError(f"{store}: no run of it has been checked; run `stormproof check --all --store {store}`")
 
     def ask() -> pa.Table:
         if spark is None:
-            return duckdb_views(store, SMALL).execute(SUMMARY).to_arrow_table()
+            return duckdb_views(store, SUMMARY_VIEWS).execute(SUMMARY).to_arrow_table()
         session = sql_session(spark)
-        spark_views(session, store, SMALL)
+        spark_views(session, store, SUMMARY_VIEWS)
         return session.sql(SUMMARY).toArrow()
 
-    table = lake.mended(store, ask)
+    table = mended(store, ask)
     return [SummaryRow(**row) for row in table.to_pylist()]

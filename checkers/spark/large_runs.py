@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.memory import BASE, PART_ROW, REST_ROW, WHOLE_ROW, Budget, TooLarge, rows_of
+from checkers.memory import BASE, PART_ROW, REST_ROW, WHOLE_ROW, MemoryBudget, TooLarge, rows_of
 from checkers.spark.tasks import Work
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import HISTORY, read_run
@@ -47,7 +47,7 @@ class Unit:
     needed: int
 
 
-def units_of(run_dirs: Sequence[Path], cores: int, budget: Budget) -> list[Unit]:
+def units_of(run_dirs: Sequence[Path], cores: int, budget: MemoryBudget) -> list[Unit]:
     """Return the units of the runs that are to be judged in parts, the longest first."""
     rows = {run_dir: rows_of(run_dir) for run_dir in run_dirs}
     share = sum(rows.values()) / (2 * max(cores, 1))
@@ -94,7 +94,7 @@ def decomposes(run_dir: Path) -> bool:
 
 
 def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
-                units: Sequence[Unit], budget: Budget) -> Mapping[str, list[bytes]]:  # fmt: skip
+                units: Sequence[Unit], budget: MemoryBudget) -> Mapping[str, list[bytes]]:  # fmt: skip
     """Return the findings of each run by its path: the rest first, then each part.
 
     ``carry_out`` gives each number below a bound to a task.
@@ -116,7 +116,7 @@ def judge_units(carry_out: Callable[[Work, int, pa.Schema], pa.Table],
     return {path: [results[number] for number in sorted(results)] for path, results in found.items()}
 
 
-def judged(unit: Unit, budget: Budget) -> Any:
+def judged(unit: Unit, budget: MemoryBudget) -> Any:
     """Return a unit's findings; those of the rest come with the note of what they rest on (created before judging)."""
     from checkers.partitioned_check import Part, judge_part, judge_rest
     from checkers.run_check import unjudged

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.lake import table as lake
-from checkers.lake.object_store import Item, ObjectStore
-from checkers.memory import Budget, budget_of
+from checkers.lake.object_store import ObjectStore, StoredObject
+from checkers.lake.table import packed
+from checkers.memory import MemoryBudget, budget_of
 from checkers.spark.job import (
     RUNS_A_JOB,
     TASKS_A_CORE,
@@ -42,7 +42,7 @@ from stormproof.run_folder import HISTORY, NIGHT_FILE, RUN_FILE, VERDICT_FILE, p
 _TAKEN = pa.field("taken", pa.string())
 _ROWS = pa.schema([*VERDICT_ROWS, _TAKEN])
 
-Files = Mapping[str, Item]
+Files = Mapping[str, StoredObject]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Pr
 
 
 def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = True, again: bool = False,
-                 budget: Budget | None = None) -> pa.RecordBatch:  # fmt: skip
+                 budget: MemoryBudget | None = None) -> pa.RecordBatch:  # fmt: skip
     """Check one run of an object store, store its verdict next to it, and return its row.
 
     ``noted``: the verdict records what it rests on, and a stored verdict with such a note is reused unless ``again`` is
@@ -207,7 +207,7 @@ def _row(store: ObjectStore, run: str, verdict: Verdict, trouble: str | None, ta
         when = _written({name: item for name in (VERDICT_FILE, NIGHT_FILE)
                          if (item := store.item(f"{run}/{name}")) is not None})  # fmt: skip
     told = json.loads(row["lake"]) | {"written": when}
-    row |= {"run_dir": f"{store}/{run}", "lake": lake.packed(told), _TAKEN.name: None if taken is None else "yes"}
+    row |= {"run_dir": f"{store}/{run}", "lake": packed(told), _TAKEN.name: None if taken is None else "yes"}
     return pa.RecordBatch.from_pylist([row], schema=_ROWS)
 
 

@@ -25,7 +25,7 @@ from porcupine.formats import (
     parse_json,
     row_of,
 )
-from porcupine.formats.room import Room
+from porcupine.formats.memory import MemoryMeter
 from porcupine.formats.rows import DID_NOT_MATCH, FAILED_CAS, Reading
 from porcupine.values import number_of
 
@@ -212,7 +212,7 @@ class _Read:
 
 
 def _read(path: Path, text: str, form: str, pass_over: Sequence[str]) -> _Read:
-    name, room, reading = str(path), Room(max_history(), str(path)), Reading(pass_over=pass_over)
+    name, room, reading = str(path), MemoryMeter(max_history(), str(path)), Reading(pass_over=pass_over)
     clients: list[tuple[Row, Mapping[str, Any]]] = []
     faults: list[tuple[Row, Mapping[str, Any]]] = []
     read = _Read()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checkers.lake.object_store import Item, ObjectStore
+from checkers.lake.object_store import ObjectStore, StoredObject
 from checkers.lake.table import append, refresh
 from checkers.spark.job import summarize
 from checkers.spark.masters import LOCAL_MASTER
@@ -70,7 +70,7 @@ def check_in_objects(store: ObjectStore, names: Sequence[str], *, master: str | 
     )  # fmt: skip
 
 
-def chosen(store: ObjectStore, names: Sequence[str]) -> tuple[dict[str, dict[str, Item]], list[str]]:
+def chosen(store: ObjectStore, names: Sequence[str]) -> tuple[dict[str, dict[str, StoredObject]], list[str]]:
     """Return the runs that have a history, the named ones or all, with their files; and messages about the others.
 
     Raises:

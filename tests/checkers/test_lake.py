@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import depth, drained, sent, store_run, taken
 
-from checkers.lake import table as lake
+from checkers.lake import table
 from checkers.lake.files import LAKE, PART
 from checkers.lake.table import append, compact, read_lake, refresh, row_of
 from checkers.lake.views import duckdb_views, spark_views
@@ -66,11 +66,11 @@ def test_refresh_finds_new_changed_and_gone_runs(tmp_path: Path) -> None:
 
 def test_many_small_files_become_one(tmp_path: Path) -> None:
     runs = [judged_run(tmp_path, number, BAD if number % 3 else GOOD) for number in range(4)]
-    for turn in range(lake.MANY_PARTS):
+    for turn in range(table.MANY_PARTS):
         run = runs[turn % 4]
-        append(tmp_path, [json.loads(lake.packed(row_of(run, check_run(run))))])
+        append(tmp_path, [json.loads(table.packed(row_of(run, check_run(run))))])
     before = verdicts(tmp_path)
-    append(tmp_path, [json.loads(lake.packed(row_of(runs[0], check_run(runs[0]))))])
+    append(tmp_path, [json.loads(table.packed(row_of(runs[0], check_run(runs[0]))))])
     assert len(list((tmp_path / LAKE).glob(f"*/{PART}"))) == 1
     assert verdicts(tmp_path) == before == {run.name: read_verdict(run)["verdict"] for run in runs}
 
@@ -104,16 +104,16 @@ def test_damage_within_a_part_is_found_when_a_query_fails_of_it(tmp_path: Path) 
 WRITER = """
 import json, sys
 from pathlib import Path
-from checkers.lake import table as lake
+from checkers.lake import table
 from checkers.run_check import check_run
-lake.MANY_PARTS = 2
+table.MANY_PARTS = 2
 store, first = Path(sys.argv[1]), int(sys.argv[2])
 runs = sorted(store.glob("2*"))[first::2]
-rows = [json.loads(lake.packed(lake.row_of(run, check_run(run)))) for run in runs]
+rows = [json.loads(table.packed(table.row_of(run, check_run(run)))) for run in runs]
 print("ready", flush=True)
 turn = 0
 while True:
-    lake.append(store, [rows[turn % len(rows)] | {"noted": __import__("time").time_ns()}])
+    table.append(store, [rows[turn % len(rows)] | {"noted": __import__("time").time_ns()}])
     turn += 1
     print(turn, flush=True)
 """

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from checkers import memory, run_check
-from checkers.memory import Budget, TooLarge, budget_of, rows_of
+from checkers.memory import MemoryBudget, TooLarge, budget_of, rows_of
 from checkers.run_check import check_run
 from checkers.spark import large_runs
 from checkers.spark.failures import TaskDied
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.requirement("H23", part=True)
 ROWS = 150_000
 # Other processes of the tests may be at these same tests: each has budgets of its own.
 OURS = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
-PLENTY = Budget(1 << 40, f"{OURS}-plenty")
+PLENTY = MemoryBudget(1 << 40, f"{OURS}-plenty")
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def test_which_runs_are_worth_it(store: Path, monkeypatch: pytest.MonkeyPatch) -
     for copy in many:
         copy.symlink_to(large)
     assert units_of(many, 3, PLENTY) == [], "the cores are busy with other runs"
-    tight = Budget(memory.BASE + memory.REST_ROW * rows_of(large), f"{OURS}-tight")
+    tight = MemoryBudget(memory.BASE + memory.REST_ROW * rows_of(large), f"{OURS}-tight")
     assert len([unit for unit in units_of([large], 1, tight) if unit.number != REST]) == 2, "for want of memory"
-    assert units_of([large], 2, Budget(tight.total - 1000, f"{OURS}-tight")) == [], "it would not do"
+    assert units_of([large], 2, MemoryBudget(tight.total - 1000, f"{OURS}-tight")) == [], "it would not do"
     info = json.loads((large / "run.json").read_text())
     write_json(large / "run.json", with_seal({**info, "subject": "topics"}))
     assert units_of([large], 2, PLENTY) == []
@@ -145,7 +145,7 @@ def test_what_takes_more_than_it_was_thought_to_is_told(tmp_path: Path, monkeypa
     monkeypatch.setattr(memory, "_LOOK_AT", 1)
     write_run(tmp_path / "r", 500, 1)
     monkeypatch.setattr("checkers.run_check.check_in_memory", lambda run_dir: np.ones(1 << 31))
-    row = check_and_store(tmp_path / "r", budget=Budget(1 << 30, f"{OURS}-more"))
+    row = check_and_store(tmp_path / "r", budget=MemoryBudget(1 << 30, f"{OURS}-more"))
     assert row["verdict"] == "unknown" and "judging it took more than" in row["damage"]
     assert "judged" not in read_verdict(tmp_path / "r")
     assert np.ones(1 << 28, dtype=np.int8).sum() == 1 << 28, "the limit is gone"
@@ -154,7 +154,7 @@ def test_what_takes_more_than_it_was_thought_to_is_told(tmp_path: Path, monkeypa
 
 
 def hold(total: int, needed: int, seconds: float, told: Any) -> None:
-    with Budget(total, f"{OURS}-processes").reserved(needed, "r"):
+    with MemoryBudget(total, f"{OURS}-processes").reserved(needed, "r"):
         told.put((time.monotonic(), needed))
         time.sleep(seconds)
         told.put((time.monotonic(), -needed))
@@ -184,7 +184,7 @@ def test_a_process_that_died_holds_nothing() -> None:
     got = threading.Event()
 
     def wait() -> None:
-        with Budget(1000, f"{OURS}-processes").reserved(500, "r"):
+        with MemoryBudget(1000, f"{OURS}-processes").reserved(500, "r"):
             got.set()
 
     waiting = threading.Thread(target=wait)
@@ -203,5 +203,5 @@ def test_what_can_be_said_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(memory.VARIABLE, raising=False)
     with pytest.raises(UsageError, match="--memory lots: write a size"):
         memory.set_memory("lots")
-    with pytest.raises(TooLarge), Budget(10, f"{OURS}-10").reserved(11, "r"):
+    with pytest.raises(TooLarge), MemoryBudget(10, f"{OURS}-10").reserved(11, "r"):
         pass

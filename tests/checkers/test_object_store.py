@@ -15,7 +15,7 @@ from checker_histories import depth, drained, sent, store_run, taken
 from object_server import KEY, SECRET, object_server
 
 import stormproof
-from checkers.lake import table as lake
+from checkers.lake import table
 from checkers.lake.object_store import ObjectStore, object_store
 from checkers.lake.table import append, compact, read_lake, refresh, row_of
 from checkers.lake.views import duckdb_views
@@ -137,15 +137,15 @@ def test_the_lake_finds_new_changed_and_gone_runs(store: ObjectStore, tmp_path: 
 WRITER = """
 import json, sys, time
 from pathlib import Path
-from checkers.lake import table as lake
+from checkers.lake import table
 from checkers.lake.object_store import object_store
-lake.MANY_PARTS = 2
+table.MANY_PARTS = 2
 store, first = object_store(sys.argv[1]), int(sys.argv[2])
 rows = json.loads(Path(sys.argv[3]).read_text())[first::2]
 print("ready", flush=True)
 turn = 0
 while True:
-    lake.append(store, [rows[turn % len(rows)] | {"noted": time.time_ns()}])
+    table.append(store, [rows[turn % len(rows)] | {"noted": time.time_ns()}])
     turn += 1
     print(turn, flush=True)
 """
@@ -159,7 +159,7 @@ def test_two_writers_are_killed_at_any_moment(store: ObjectStore, tmp_path: Path
     refresh(store)
     wanted = {run.name: read_verdict(run)["verdict"] for run in runs}
     file = tmp_path / "rows.json"
-    file.write_text(json.dumps([json.loads(lake.packed(row_of(run, check_run(run)))) for run in runs]))
+    file.write_text(json.dumps([json.loads(table.packed(row_of(run, check_run(run)))) for run in runs]))
     for turn in range(2):
         writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(store), str(number), str(file)],
                                     stdout=subprocess.PIPE, text=True) for number in range(2)]  # fmt: skip

@@ -34,7 +34,7 @@ _STANDS_STILL = frozenset({STOPS_TIME, ENDS_PROCESS, MAY_END_PROCESS, MOVES_CLOC
 
 
 @dataclass(frozen=True)
-class Step:
+class StateChange:
     """A replica's change of state.
 
     ``process`` numbers the replica's starts. ``formed``: with this step, the replica is a member of a group.
@@ -65,7 +65,7 @@ class Account:
     """The content of the replicas' logs: the steps of each replica in order, and each line that formed a group."""
 
     names: Sequence[str]
-    steps: dict[str, list[Step]] = field(default_factory=lambda: defaultdict(list))
+    steps: dict[str, list[StateChange]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, list[Formed]] = field(default_factory=lambda: defaultdict(list))
 
     def the(self, group: str) -> Formed | None:
@@ -120,10 +120,11 @@ def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Accoun
     return account
 
 
-def _step(line: LogLine, process: int, moment: float) -> Step:
+def _step(line: LogLine, process: int, moment: float) -> StateChange:
     f = line.fields
     formed = f.get("why", "").startswith("group of ")
-    return Step(line.node, process, moment, f.get("state", ""), f.get("coordinator", ""), f.get("group", ""), formed)
+    return StateChange(line.node, process, moment, f.get("state", ""), f.get("coordinator", ""), f.get("group", ""),
+                       formed)  # fmt: skip
 
 
 def _formed(line: LogLine, names: Sequence[str]) -> Formed:
@@ -169,7 +170,7 @@ def _members(account: Account) -> Iterator[Anomaly]:
     *reorganization* state of the same group.
     """
     for node, steps in account.steps.items():
-        before: Step | None = None
+        before: StateChange | None = None
         for step in steps:
             formed = account.the(step.group)
             right = formed is None or (step.coordinator == formed.node and node in formed.members)

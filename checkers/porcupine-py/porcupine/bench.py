@@ -13,7 +13,7 @@ from typing import Any
 from . import generate
 from .check import check_histories, check_operations, check_operations_verbose, encode_together, positions
 from .columns import ColumnsResult, check_queue_columns, check_register_columns
-from .compiled import VERDICTS, Limits, run_search
+from .compiled import VERDICTS, SearchLimits, run_search
 from .generate import Columns
 from .models import model_named
 from .models.base import Encoded, Ints
@@ -21,7 +21,7 @@ from .types import CheckResult, Operation, Result
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     """One line of the table.
 
     ``limit`` is in seconds, None for no limit. ``turns`` is a limit in million turns of an empty loop: a check that
@@ -78,7 +78,7 @@ def etcd_search(history: tuple[Encoded, Ints, Ints]) -> ColumnsResult:
 
 
 def _searched(encoded: Encoded, call: Ints, ret: Ints, every: bool) -> ColumnsResult:
-    found = run_search(encoded, call, ret, Limits(None, 1 << 62, 2 << 30), False, every=every)
+    found = run_search(encoded, call, ret, SearchLimits(None, 1 << 62, 2 << 30), False, every=every)
     return _summed([VERDICTS[verdict] for verdict in found.verdicts.tolist()])
 
 
@@ -94,7 +94,7 @@ def encoded_kv(history: list[Operation]) -> tuple[Encoded, Ints, Ints]:
     return encoded, call[encoded.source], ret[encoded.source]
 
 
-def object_targets(size: float) -> list[Case]:
+def object_targets(size: float) -> list[BenchCase]:
     """Return the cases that start from Python objects, each with a case of its search alone."""
     count = max(2, int(102 * size))
 
@@ -109,11 +109,11 @@ def object_targets(size: float) -> list[Case]:
 
     ok, bad = "ok", "illegal"
     return [
-        Case("kv, 10 keys, 50 clients, texts, objects", None, kv, kv_objects, ok, 0.9 * size),
-        Case("the same, search alone", None, lambda: encoded_kv(kv()), kv_search, ok),
-        Case(f"{count} etcd histories, objects, one call", None, etcd, etcd_objects, bad, 1.1 * size),
-        Case("the same, a call each", None, etcd, etcd_one_by_one, bad),
-        Case("the same, search alone", None, encoded_etcd, etcd_search, bad),
+        BenchCase("kv, 10 keys, 50 clients, texts, objects", None, kv, kv_objects, ok, 0.9 * size),
+        BenchCase("the same, search alone", None, lambda: encoded_kv(kv()), kv_search, ok),
+        BenchCase(f"{count} etcd histories, objects, one call", None, etcd, etcd_objects, bad, 1.1 * size),
+        BenchCase("the same, a call each", None, etcd, etcd_one_by_one, bad),
+        BenchCase("the same, search alone", None, encoded_etcd, etcd_search, bad),
     ]
 
 
@@ -122,7 +122,7 @@ def turns_per_second(turns: int = 1_000_000) -> float:
     return turns / min(timeit.repeat(number=turns, repeat=5))
 
 
-def measure_turns(case: Case, rounds: int = 10) -> tuple[float, float, bool]:
+def measure_turns(case: BenchCase, rounds: int = 10) -> tuple[float, float, bool]:
     """Return the best seconds, the same in million turns of an empty loop, and whether the verdict was right.
 
     Loop and case alternate, so that other work on the machine affects both.
@@ -137,7 +137,7 @@ def measure_turns(case: Case, rounds: int = 10) -> tuple[float, float, bool]:
     return best, best * rate / 1e6, right
 
 
-def targets(size: float) -> list[Case]:
+def targets(size: float) -> list[BenchCase]:
     """Return the cases with targets; ``size`` scales the number of operations."""
 
     def n(count: int) -> int:
@@ -145,16 +145,16 @@ def targets(size: float) -> list[Case]:
 
     million, bad = n(1_000_000), "illegal"
     return [
-        Case("FIFO P20 N1M, columns", 0.1, lambda: generate.queue(million, 20, 1), queue, "ok"),
-        Case("FIFO P20 N1M, columns, bad", 0.1, lambda: bad_queue(million), queue, bad),
-        Case("FIFO P20 N1M, raw", 0.5, lambda: generate.queue(million, 20, 1), raw_queue, "ok"),
-        Case("FIFO P20 N1M, raw, bad", 0.5, lambda: bad_queue(million), raw_queue, bad),
-        Case("CAS register P20 N1k", 0.01, lambda: generate.register(n(1000), 20, 1), register, "ok"),
-        Case("CAS register P20 N100k", 1.0, lambda: generate.register(n(100_000), 20, 1), register, "ok"),
-        Case("CAS register P5 N1M", 1.0, lambda: generate.register(million, 5, 1), register, "ok"),
-        Case("CAS register P20 N10k, bad", 1.0, lambda: bad_register(n(10_000)), register, bad),
-        Case("FIFO duplicates P10 N10k", 1.0, lambda: generate.queue(n(10_000), 10, 1, 10), queue, "ok"),
-        Case("FIFO duplicates P10 N10k, bad", 1.0, lambda: bad_duplicates(n(10_000)), queue, bad),
+        BenchCase("FIFO P20 N1M, columns", 0.1, lambda: generate.queue(million, 20, 1), queue, "ok"),
+        BenchCase("FIFO P20 N1M, columns, bad", 0.1, lambda: bad_queue(million), queue, bad),
+        BenchCase("FIFO P20 N1M, raw", 0.5, lambda: generate.queue(million, 20, 1), raw_queue, "ok"),
+        BenchCase("FIFO P20 N1M, raw, bad", 0.5, lambda: bad_queue(million), raw_queue, bad),
+        BenchCase("CAS register P20 N1k", 0.01, lambda: generate.register(n(1000), 20, 1), register, "ok"),
+        BenchCase("CAS register P20 N100k", 1.0, lambda: generate.register(n(100_000), 20, 1), register, "ok"),
+        BenchCase("CAS register P5 N1M", 1.0, lambda: generate.register(million, 5, 1), register, "ok"),
+        BenchCase("CAS register P20 N10k, bad", 1.0, lambda: bad_register(n(10_000)), register, bad),
+        BenchCase("FIFO duplicates P10 N10k", 1.0, lambda: generate.queue(n(10_000), 10, 1, 10), queue, "ok"),
+        BenchCase("FIFO duplicates P10 N10k, bad", 1.0, lambda: bad_duplicates(n(10_000)), queue, bad),
     ]
 
 
@@ -173,20 +173,22 @@ def bad_register(n: int) -> Columns:
     return generate.spoil_register(generate.register(n, 20, 1), 0.9)
 
 
-def growth(largest: int) -> list[Case]:
+def growth(largest: int) -> list[BenchCase]:
     """Return cases that show the growth of time from 1,000 operations to ``largest``."""
     cases = []
     count = 1000
     while count <= largest:
-        cases.append(Case(f"growth, FIFO P20 N{count}", None, lambda c=count: generate.queue(c, 20, 1), queue, "ok"))  # type: ignore[misc]
         cases.append(
-            Case(f"growth, register P5 N{count}", None, lambda c=count: generate.register(c, 5, 1), register, "ok")  # type: ignore[misc]
+            BenchCase(f"growth, FIFO P20 N{count}", None, lambda c=count: generate.queue(c, 20, 1), queue, "ok")  # type: ignore[misc]
+        )
+        cases.append(
+            BenchCase(f"growth, register P5 N{count}", None, lambda c=count: generate.register(c, 5, 1), register, "ok")  # type: ignore[misc]
         )
         count *= 10
     return cases
 
 
-def measure(case: Case) -> tuple[float, bool]:
+def measure(case: BenchCase) -> tuple[float, bool]:
     """Return the best seconds of three, and whether the verdict was right."""
     history = case.make()
     best, right = float("inf"), True

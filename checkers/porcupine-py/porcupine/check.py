@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .bags import bag_illegal, bag_order
-from .compiled import VERDICTS, Limits, run_fifo, run_search
+from .compiled import VERDICTS, SearchLimits, run_fifo, run_search
 from .kernels import codes
 from .kernels.codes import PENDING
 from .kernels.prepare import rank_times
@@ -59,7 +59,7 @@ def check_operations_verbose(
     linearisation is accepted only after a replay against the plain model.
     """
     began = time.monotonic()
-    limits = Limits(None if timeout is None else began + timeout, max_steps or 1 << 62, min(max_memory, 1 << 62))
+    limits = SearchLimits(None if timeout is None else began + timeout, max_steps or 1 << 62, min(max_memory, 1 << 62))
     call, ret = positions(operations)
     if isinstance(model, CompiledModel):
         parts = _check_compiled(model, operations, call, ret, limits, monitors, evidence)
@@ -71,7 +71,7 @@ def check_operations_verbose(
     return Result(next(worst, CheckResult.OK), model.name, len(operations), parts, steps, time.monotonic() - began)
 
 
-SHORT = 2000
+MAX_BATCHED_OPERATIONS = 2000
 """Largest number of operations of a history that is checked together with others."""
 
 
@@ -89,9 +89,9 @@ def check_histories(
     """
     began = time.monotonic()
     deadline = None if timeout is None else began + timeout
-    short = max(map(len, histories), default=0) <= SHORT
+    short = max(map(len, histories), default=0) <= MAX_BATCHED_OPERATIONS
     if isinstance(model, CompiledModel) and model.one_register and short:
-        limits = Limits(deadline, max_steps or 1 << 62, min(max_memory, 1 << 62))
+        limits = SearchLimits(deadline, max_steps or 1 << 62, min(max_memory, 1 << 62))
         try:
             return _check_together(model, histories, limits)
         except PorcupineError:
@@ -120,7 +120,7 @@ def encode_together(
 
 
 def _check_together(
-    model: CompiledModel, histories: Sequence[Sequence[Operation]], limits: Limits
+    model: CompiledModel, histories: Sequence[Sequence[Operation]], limits: SearchLimits
 ) -> list[CheckResult]:
     operations, (call, ret), encoded, at_call, at_ret = encode_together(model, histories)
     n = len(histories)
@@ -210,7 +210,7 @@ def positions(operations: Sequence[Operation]) -> tuple[Ints, Ints]:
 
 
 def _check_plain(
-    model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, limits: Limits
+    model: Model, operations: Sequence[Operation], call: Ints, ret: Ints, limits: SearchLimits
 ) -> list[Partition]:
     out: list[Partition] = []
     for key, part in enumerate(model.partition(operations)):
@@ -231,7 +231,7 @@ def _check_compiled(
     operations: Sequence[Operation],
     call: Ints,
     ret: Ints,
-    limits: Limits,
+    limits: SearchLimits,
     monitors: bool,
     evidence: bool,
 ) -> list[Partition]:
@@ -295,7 +295,7 @@ def _search(
     operations: Sequence[Operation],
     call: Ints,
     ret: Ints,
-    limits: Limits,
+    limits: SearchLimits,
     evidence: bool,
 ) -> list[Partition]:
     found = run_search(encoded, call[encoded.source], ret[encoded.source], limits, True, model.kernel())

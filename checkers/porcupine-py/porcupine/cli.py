@@ -54,7 +54,7 @@ def _positive(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    from .formats.room import read_size
+    from .formats.memory import read_size
 
     try:
         return read_size(text)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .compiled import VERDICTS, Limits, run_fifo, run_search
+from .compiled import VERDICTS, SearchLimits, run_fifo, run_search
 from .kernels import codes
 from .kernels.codes import BLIND, PENDING, PURE
 from .kernels.prepare import rank_times
-from .models.base import Encoded, Ids, Ints
-from .monitoring import Finding, monitor_queue, monitor_register
+from .models.base import Encoded, Ints, ValueIds
+from .monitoring import MonitorResult, monitor_queue, monitor_register
 from .types import CheckResult, PorcupineError
 
 READ, WRITE, CAS, CAS_FAILED = codes.READ, codes.WRITE, codes.CAS, codes.CAS_FAILED
@@ -128,20 +128,20 @@ def check_register_columns(
     return _searched(encoded, calls, returns, _limits(began, timeout, max_memory), began)
 
 
-def _limits(began: float, timeout: float | None, max_memory: int) -> Limits:
-    return Limits(None if timeout is None else began + timeout, 1 << 62, max_memory)
+def _limits(began: float, timeout: float | None, max_memory: int) -> SearchLimits:
+    return SearchLimits(None if timeout is None else began + timeout, 1 << 62, max_memory)
 
 
 def _encoded(part: Ints, parts: int, f: Ints, a: Ints, b: Ints, flags: Ints) -> Encoded:
     return Encoded(part, f, a, b, flags, np.zeros(0, np.int64), list(range(parts)), np.zeros(parts, np.int64))
 
 
-def _found(finding: Finding, began: float) -> ColumnsResult:
+def _found(finding: MonitorResult, began: float) -> ColumnsResult:
     verdict = CheckResult.ILLEGAL if finding.pattern else CheckResult.OK
     return ColumnsResult(verdict, [verdict], 0, time.monotonic() - began, finding.reason, tuple(finding.places))
 
 
-def _searched(encoded: Encoded, call: Ints, ret: Ints, limits: Limits, began: float) -> ColumnsResult:
+def _searched(encoded: Encoded, call: Ints, ret: Ints, limits: SearchLimits, began: float) -> ColumnsResult:
     found = run_search(encoded, call, ret, limits, False)
     verdicts = [VERDICTS[int(v)] for v in found.verdicts]
     present = set(verdicts)
@@ -212,6 +212,6 @@ def _dense(value: Any, size: int) -> tuple[Ints, int]:
             return np.ascontiguousarray(array - low + 1, np.int64), high - low + 1
         distinct, ids = np.unique(array, return_inverse=True)
         return ids.astype(np.int64) + 1, int(distinct.size)
-    table = Ids(1)
+    table = ValueIds(1)
     ids = np.array(table.of(array.tolist()), np.int64)
     return ids, len(table.ids)

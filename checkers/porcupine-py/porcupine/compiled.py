@@ -31,7 +31,7 @@ Each later round allows 16 times as many.
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """The limits of a check: ``deadline`` in ``time.monotonic()`` seconds, ``steps`` per partition, ``memory`` in
     bytes.
     """
@@ -40,7 +40,7 @@ class Limits:
     steps: int
     memory: int
 
-    def after_loading(self, began: float) -> Limits:
+    def after_loading(self, began: float) -> SearchLimits:
         """Return the limits without the time since ``began``, in which a kernel was compiled or loaded at its first
         use.
         """
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResults:
     """The results of a search by partition: verdict codes, steps, and orders as places in the columns."""
 
     verdicts: Ints
@@ -59,7 +59,7 @@ class Found:
 
 
 @contextmanager
-def stopping(limits: Limits, every: bool = False) -> Iterator[Ints]:
+def stopping(limits: SearchLimits, every: bool = False) -> Iterator[Ints]:
     """Provide two flags for a kernel.
 
     The first is set when the time is over; the second requests to continue after the first illegal partition.
@@ -100,8 +100,8 @@ def _searching(step: Any, last: int) -> Search:
 
 
 def run_search(
-    encoded: Encoded, call: Ints, ret: Ints, limits: Limits, orders: bool, step: Any = None, every: bool = False
-) -> Found:
+    encoded: Encoded, call: Ints, ret: Ints, limits: SearchLimits, orders: bool, step: Any = None, every: bool = False
+) -> SearchResults:
     """Run the general search over all partitions, in rounds of rising budgets.
 
     Stops at the first illegal partition, unless ``every`` requests a verdict on each. Positions are as ``rank_times``
@@ -140,7 +140,7 @@ def run_search(
         start = int(ready.offsets[p]) + p
         chosen = order[start : start + int(results[p, 4])]
         found.append(_complete(encoded, ready, p, chosen, int(results[p, 2]), call, ret))
-    return Found(results[:, 0], results[:, 1], found)
+    return SearchResults(results[:, 0], results[:, 1], found)
 
 
 WINDOWS = (16, 32, 64, 256)
@@ -155,7 +155,7 @@ def refute(
     results: Ints,
     call: Ints,
     ret: Ints,
-    limits: Limits,
+    limits: SearchLimits,
     budget: int,
     search: Search,
     stop: Ints,
@@ -200,7 +200,8 @@ def window(ready: Prepared, p: int, level: int, length: int, call: Ints, ret: In
 
 
 def _search_window(
-    encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: Limits, budget: int, search: Search, stop: Ints
+    encoded: Encoded, places: Ints, calls: Ints, returns: Ints, limits: SearchLimits, budget: int, search: Search,
+    stop: Ints,
 ) -> Ints:
     """Return the results of the search of a window."""
     # An optional observation is useless.
@@ -249,7 +250,7 @@ def _take_lost(f: Ints, order: Ints, call: Ints) -> Ints:
     return np.array(out, np.int64)
 
 
-def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: Limits) -> tuple[int, int, list[int]]:
+def run_fifo(encoded: Encoded, call: Ints, ret: Ints, limits: SearchLimits) -> tuple[int, int, list[int]]:
     """Run the frontier search of a FIFO queue: (verdict code, steps, order found or longest partial one)."""
     began = time.monotonic()
     from .kernels.fifo_search import fifo_search

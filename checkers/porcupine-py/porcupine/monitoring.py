@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MonitorResult:
     """A monitor's verdict: a pattern's number (0: linearizable), its description, the places of its operations."""
 
     pattern: int
@@ -46,20 +46,20 @@ SET_WORDS = {
 }
 
 
-def run_monitor(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
+def run_monitor(encoded: Encoded, call: Ints, ret: Ints) -> MonitorResult | None:
     """Decide with the encoded history's monitor; return None if it does not apply."""
     runner = _RUNNERS.get(encoded.monitor)
     return None if runner is None or encoded.f.size == 0 else runner(encoded, call, ret)
 
 
-def monitor_queue(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int, n_events: int) -> Finding | None:
+def monitor_queue(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int, n_events: int) -> MonitorResult | None:
     """Decide a queue or bag from columns (kernels.codes; value ids from 1, different positions below ``n_events``)."""
     from .kernels.monitor_queue import queue_monitor
 
     pattern, *places = (int(x) for x in queue_monitor(f, a, call, ret, n_values, n_events))
     if pattern == NOT_DISTINCT:
         return None
-    return Finding(pattern, QUEUE_WORDS.get(pattern, ""), [p for p in places if p >= 0])
+    return MonitorResult(pattern, QUEUE_WORDS.get(pattern, ""), [p for p in places if p >= 0])
 
 
 def end_of(call: Ints, ret: Ints) -> int:
@@ -67,18 +67,18 @@ def end_of(call: Ints, ret: Ints) -> int:
     return int(max(call.max(initial=0), ret[ret != PENDING].max(initial=0))) + 1
 
 
-def _queue(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
+def _queue(encoded: Encoded, call: Ints, ret: Ints) -> MonitorResult | None:
     return monitor_queue(encoded.f, encoded.a, call, ret, len(encoded.values), end_of(call, ret))
 
 
-def _register(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
+def _register(encoded: Encoded, call: Ints, ret: Ints) -> MonitorResult | None:
     """Decide a register with one partition: the general search handles compare-and-set and several partitions."""
     if encoded.f.max() > codes.WRITE or len(encoded.keys) != 1:
         return None
     return monitor_register(encoded.f, encoded.a, call, ret, len(encoded.values))
 
 
-def monitor_register(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int) -> Finding | None:
+def monitor_register(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int) -> MonitorResult | None:
     """Decide a register from columns: f READ or WRITE, value ids below ``n_values``, 0 the first value."""
     from .kernels.monitor_register import register_monitor
 
@@ -88,10 +88,10 @@ def monitor_register(f: Ints, a: Ints, call: Ints, ret: Ints, n_values: int) -> 
     pattern, *places = (int(x) for x in register_monitor(f, a, call + 1, later, since, n_values, end_of(call, ret) + 1))
     if pattern == NOT_DISTINCT:
         return None
-    return Finding(pattern, REGISTER_WORDS.get(pattern, ""), [p for p in places if p >= 0])
+    return MonitorResult(pattern, REGISTER_WORDS.get(pattern, ""), [p for p in places if p >= 0])
 
 
-def _set(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
+def _set(encoded: Encoded, call: Ints, ret: Ints) -> MonitorResult | None:
     from .kernels.monitor_set import set_monitor
 
     is_add = encoded.f == codes.SET_ADD
@@ -110,7 +110,7 @@ def _set(encoded: Encoded, call: Ints, ret: Ints) -> Finding | None:
     order = np.lexsort((call[reads], np.diff(starts)))
     found = set_monitor(add_call, add_ret, call[reads], ret[reads], order, starts, elements, reads, n)
     pattern, *places = (int(x) for x in found)
-    return Finding(pattern, SET_WORDS.get(pattern, ""), [p for p in places if p >= 0])
+    return MonitorResult(pattern, SET_WORDS.get(pattern, ""), [p for p in places if p >= 0])
 
 
 def _elements(encoded: Encoded, root: int) -> list[int]:
@@ -126,7 +126,7 @@ def _elements(encoded: Encoded, root: int) -> list[int]:
     return sorted(level)
 
 
-_RUNNERS: dict[str, Callable[[Encoded, Ints, Ints], Finding | None]] = {
+_RUNNERS: dict[str, Callable[[Encoded, Ints, Ints], MonitorResult | None]] = {
     "fifo": _queue,
     "bag": _queue,
     "register": _register,
@@ -134,7 +134,7 @@ _RUNNERS: dict[str, Callable[[Encoded, Ints, Ints], Finding | None]] = {
 }
 
 
-def describe(finding: Finding, text: Callable[[int], Any]) -> str:
+def describe(finding: MonitorResult, text: Callable[[int], Any]) -> str:
     """Describe a finding in one line; ``text`` describes the operation at a place."""
     shown = "; ".join(str(text(place)) for place in finding.places)
     return f"{finding.reason}: {shown}"

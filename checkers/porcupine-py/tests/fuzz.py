@@ -6,7 +6,7 @@ from histories import linearizable, random_history
 
 from porcupine import CheckResult, check_operations_verbose, model_named
 from porcupine.check import _check_plain, positions
-from porcupine.compiled import Limits
+from porcupine.compiled import SearchLimits
 
 MODELS = {
     "register": "register",
@@ -69,7 +69,7 @@ def compare(name, seed, count, most=9):
         assert searched.verdict is wanted, f"search, expected {wanted}: {context} {searched}"
         if number % 4 == 0:
             call, ret = positions(operations)
-            parts = _check_plain(model, operations, call, ret, Limits(None, 1 << 60, 1 << 40))
+            parts = _check_plain(model, operations, call, ret, SearchLimits(None, 1 << 60, 1 << 40))
             illegal = any(p.verdict is CheckResult.ILLEGAL for p in parts)
             assert illegal is not expected, f"plain search: {context} {parts}"
     return tally[True], tally[False], by_monitor

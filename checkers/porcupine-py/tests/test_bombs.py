@@ -10,7 +10,7 @@ import pytest
 import porcupine
 from porcupine import PorcupineError, model_named, read_history
 from porcupine.cli import main
-from porcupine.formats.room import json_size, read_size, weight
+from porcupine.formats.memory import json_size, read_size, weight
 
 MIB = 1 << 20
 BOUND = 2 * MIB
@@ -151,13 +151,13 @@ def test_parquet_of_other_kinds_is_refused(tmp_path, columns, reason):
 
 def test_parquet_that_points_behind_its_dictionary_is_refused(tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
+    from porcupine.formats.memory import MemoryMeter
     from porcupine.formats.parquet import _texts
-    from porcupine.formats.room import Room
 
     for codes in ([0, 64], [0, -1]):
         column = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(["a"]), safe=False)
         with pytest.raises(ValueError, match="out of bounds"):
-            _texts(column, Room(BOUND, "h"))
+            _texts(column, MemoryMeter(BOUND, "h"))
 
 
 @pytest.mark.parametrize("value", [[], [[]] * 9, {"": 0}, [{"a": [1, "x" * 50]}] * 20, list(range(100)), "é" * 500])

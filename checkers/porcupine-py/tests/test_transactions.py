@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from porcupine import CheckResult, Operation, PorcupineError, check_operations, check_operations_verbose, model_named
 from porcupine.check import _check_plain, positions
 from porcupine.cli import main
-from porcupine.compiled import Limits
+from porcupine.compiled import SearchLimits
 from porcupine.replay import first_fault
 
 OK, ILLEGAL = CheckResult.OK, CheckResult.ILLEGAL
@@ -48,7 +48,7 @@ def compare(model, operations):
     result = check_operations_verbose(model, operations, monitors=False)
     assert result.verdict is expected
     call, ret = positions(operations)
-    plain = _check_plain(model, operations, call, ret, Limits(None, 1 << 60, 1 << 40))
+    plain = _check_plain(model, operations, call, ret, SearchLimits(None, 1 << 60, 1 << 40))
     assert any(p.verdict is ILLEGAL for p in plain) is (expected is ILLEGAL)
     if expected is OK:
         for part in result.partitions:

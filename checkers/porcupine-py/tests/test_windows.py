@@ -9,11 +9,11 @@ from histories import random_history
 
 from porcupine import CheckResult, check_operations, model_named
 from porcupine.check import positions
-from porcupine.compiled import Limits, _search_window, _searching, window
+from porcupine.compiled import SearchLimits, _search_window, _searching, window
 from porcupine.kernels.codes import ILLEGAL
 from porcupine.kernels.prepare import prepare
 
-LIMITS = Limits(None, 1 << 60, 1 << 30)
+LIMITS = SearchLimits(None, 1 << 60, 1 << 30)
 
 
 def refuted(encoded, call, ret):

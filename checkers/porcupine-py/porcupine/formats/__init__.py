@@ -16,8 +16,8 @@ from ..values import Typed, freeze, name_of
 from .edn import edn_items, parse_edn
 from .jsonl import json_items, parse_json
 from .logs import log_items, of_2015
+from .memory import MAX_HISTORY, MemoryMeter
 from .order import Row, in_order
-from .room import MAX_HISTORY, Room
 from .rows import DID_NOT_HAPPEN, DID_NOT_MATCH, FAILED_CAS, History, Reading, is_nemesis, operations_of, row_of
 from .texts import first_line, lines_of
 
@@ -69,30 +69,30 @@ def load_history(
         raise PorcupineError(f'unknown format "{format}"; known: {", ".join(FORMATS)}')
     if failed_cas is not None and failed_cas not in FAILED_CAS:
         raise PorcupineError(f'a failed cas means {" or ".join(FAILED_CAS)}, not "{failed_cas}"')
-    room = Room(max_history, str(path))
-    data = _bytes(path, room)
+    meter = MemoryMeter(max_history, str(path))
+    data = _bytes(path, meter)
     if format == PARQUET or (format is None and data[:4] == b"PAR1"):
         from .parquet import parquet_rows
 
         reading = Reading(failed_cas or DID_NOT_HAPPEN, pass_over)
-        found = operations_of(parquet_rows(path, data, room), model, str(path), reading, room)
+        found = operations_of(parquet_rows(path, data, meter), model, str(path), reading, meter)
         return replace(found, format=PARQUET, first_passed_over=f"row {found.first_passed_over}")
-    text = _text(path, data, room)
-    room.give_back(len(data))
+    text = _text(path, data, meter)
+    meter.give_back(len(data))
     del data
     format = format or format_of(text, str(path))
     rows = (
         number if item is None else row_of(item, str(path), number)
-        for number, item in items_of(text, str(path), format, room)
+        for number, item in items_of(text, str(path), format, meter)
     )
     observed = format == LOG and of_2015(text)
     reading = Reading(failed_cas or (DID_NOT_MATCH if observed else DID_NOT_HAPPEN), pass_over)
-    found = operations_of(rows, model, str(path), reading, room)
+    found = operations_of(rows, model, str(path), reading, meter)
     return replace(found, format=format, first_passed_over=_quoted(text, found.first_passed_over))
 
 
 def items_of(
-    text: str, name: str, format: str | None = None, room: Room | None = None
+    text: str, name: str, format: str | None = None, meter: MemoryMeter | None = None
 ) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the rows of a text (JSON lines, EDN or a Jepsen log) as maps with texts as keys, each with its line.
 
@@ -101,9 +101,9 @@ def items_of(
     the form to compare. Raises PorcupineError, with ``name`` and line, for a text that can't be read.
     """
     text = text.removeprefix(_MARK)
-    room = room or Room(MAX_HISTORY, name)
+    meter = meter or MemoryMeter(MAX_HISTORY, name)
     reader: Any = {"jsonl": json_items, LOG: log_items}.get(format or format_of(text, name), edn_items)
-    yield from reader(text, name, room)
+    yield from reader(text, name, meter)
 
 
 def _quoted(text: str, number: str) -> str:
@@ -112,16 +112,16 @@ def _quoted(text: str, number: str) -> str:
     return f"line {number}: {line if len(line) <= 100 else line[:100] + '...'}" if number else ""
 
 
-def _bytes(path: Path, room: Room) -> bytearray:
+def _bytes(path: Path, meter: MemoryMeter) -> bytearray:
     """Return the content of a file, unpacked."""
     try:
         with path.open("rb") as file:
-            data = _whole(file, room)
+            data = _whole(file, meter)
         if data[:2] != b"\x1f\x8b":
             return data
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
-            unpacked = _whole(packed, room)
-        room.give_back(len(data))
+            unpacked = _whole(packed, meter)
+        meter.give_back(len(data))
         return unpacked
     except OSError as error:
         reason = error.strerror or str(error)
@@ -132,17 +132,17 @@ def _bytes(path: Path, room: Room) -> bytearray:
         raise PorcupineError(f"{path}: {error}") from None
 
 
-def _whole(file: BinaryIO | gzip.GzipFile, room: Room) -> bytearray:
+def _whole(file: BinaryIO | gzip.GzipFile, meter: MemoryMeter) -> bytearray:
     data = bytearray()
     while piece := file.read(_PIECE):
-        room.take(len(piece))
+        meter.take(len(piece))
         data += piece
     return data
 
 
-def _text(path: Path, data: bytearray, room: Room) -> str:
+def _text(path: Path, data: bytearray, meter: MemoryMeter) -> str:
     # A character above 65535 makes Python use four bytes for each.
-    room.take(len(data) * (1 if data.isascii() else 4))
+    meter.take(len(data) * (1 if data.isascii() else 4))
     try:
         return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..types import PorcupineError
 from ..values import CHARACTER, DECIMAL, DOUBLE, KEYWORD, RATIO, REGEX, SYMBOL, TAGGED, Typed, freeze, name_of
-from .room import COLLECTION_BYTES, MAX_DEPTH, MAX_HISTORY, Room
+from .memory import COLLECTION_BYTES, MAX_DEPTH, MAX_HISTORY, MemoryMeter
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s,]+|;[^\n]*)|(?P<text>"(?:[^"\\]+|\\.)*+")|(?P<regex>\#"(?:[^"\\]+|\\.)*+")"""
@@ -41,9 +41,9 @@ _MOST_WITHIN = MAX_DEPTH + 3  # a row's value is nested in the row; one of exact
 class _Tokens:
     """Tokens of a text, with their lines."""
 
-    def __init__(self, text: str, name: str, line: int, room: Room) -> None:
+    def __init__(self, text: str, name: str, line: int, meter: MemoryMeter) -> None:
         self.text, self.name, self.at, self.line = text, name, 0, line
-        self.room, self.spent, self.depth = room, 0, 0
+        self.meter, self.spent, self.depth = meter, 0, 0
         self.kind, self.token, self.token_line = "", "", line
         self.advance()
 
@@ -118,8 +118,8 @@ class _Tokens:
     def spend(self, size: int, line: int) -> None:
         """Count the memory of the value that is being read."""
         self.spent += size
-        if self.spent > self.room.left:
-            self.room.demand(self.spent, line)
+        if self.spent > self.meter.left:
+            self.meter.demand(self.spent, line)
 
     def collection(self) -> Any:
         begun, line = self.token, self.token_line
@@ -230,21 +230,21 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-def parse_edn(text: str, name: str = "EDN", line: int = 1, room: Room | None = None) -> Any:
+def parse_edn(text: str, name: str = "EDN", line: int = 1, meter: MemoryMeter | None = None) -> Any:
     """Return the one value of a text. Raises PorcupineError with ``name`` and line."""
-    tokens = _Tokens(text, name, line, room or Room(MAX_HISTORY, name))
+    tokens = _Tokens(text, name, line, meter or MemoryMeter(MAX_HISTORY, name))
     value = tokens.whole()
     if tokens.kind:
         raise tokens.fail(f"unexpected {tokens.token!r}")
     return value
 
 
-def edn_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
+def edn_items(text: str, name: str, meter: MemoryMeter) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the maps of a text, one after another or in one vector or list, with their lines. Their keys are texts.
 
     A tag before a map is ignored. Raises PorcupineError with ``name`` and line.
     """
-    tokens = _Tokens(text, name, 1, room)
+    tokens = _Tokens(text, name, 1, meter)
     tokens.skip_discarded()
     within = tokens.token if tokens.kind == "open" and tokens.token in "[(" else ""
     begun = tokens.token_line

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..types import PorcupineError
-from .room import Room, json_size
+from .memory import MemoryMeter, json_size
 from .texts import lines_of
 
 
@@ -34,14 +34,14 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def json_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_items(text: str, name: str, meter: MemoryMeter) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a text, one per line, with their lines. Raises PorcupineError for a line that is not an
     object.
     """
     for number, line in lines_of(text):
         if not line.strip():
             continue
-        room.demand(json_size(line), number)
+        meter.demand(json_size(line), number)
         try:
             item = parse_json(line)
         except ValueError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..types import PorcupineError
 from .edn import parse_edn
-from .room import Room
+from .memory import MemoryMeter
 from .texts import lines_of
 
 _LOGGER = re.compile(r"\bjepsen\.util(?: (-)|:) ")
@@ -28,7 +28,7 @@ def of_2015(text: str) -> bool:
     return found is not None and found[1] is not None
 
 
-def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str, Any] | None]]:
+def log_items(text: str, name: str, meter: MemoryMeter) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the operations of a log (process, type, f, value) with their lines; None for a line of another kind.
 
     A process other than a whole number is returned as a text, and its values are not parsed: they are for people.
@@ -59,6 +59,6 @@ def log_items(text: str, name: str, room: Room) -> Iterator[tuple[int, dict[str,
                 "process": client,
                 "type": kind,
                 "f": f,
-                "value": None if unread else parse_edn(value, name, number, room),
+                "value": None if unread else parse_edn(value, name, number, meter),
             },
         )

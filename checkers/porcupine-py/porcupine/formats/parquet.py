@@ -14,8 +14,8 @@ from typing import Any
 
 from ..types import PorcupineError
 from .jsonl import parse_json
+from .memory import ROW_BYTES, MemoryMeter, json_size
 from .order import Row
-from .room import ROW_BYTES, Room, json_size
 from .rows import NEMESIS, TYPES, with_key
 
 NO_PROCESS, NO_VALUE, TEXT_VALUE, PAIR_SHIFT = -1, -1, -2, 32
@@ -31,9 +31,9 @@ PAIRS = frozenset({"cas"})
 """Functions whose value is a pair even if it would fit a small integer."""
 
 
-def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
+def parquet_rows(path: Path, data: bytearray, meter: MemoryMeter) -> Iterator[Row]:
     """Yield the rows of a file, in the file's order; a row's line is its number from 1."""
-    columns = _columns(path, data, room)
+    columns = _columns(path, data, meter)
     runs = set(columns["run"])
     if len(runs) > 1:
         raise PorcupineError(f"{path}: holds {len(runs)} runs; give files of one run each")
@@ -41,14 +41,14 @@ def parquet_rows(path: Path, data: bytearray, room: Room) -> Iterator[Row]:
         code, f, key = columns["type"][line], columns["f"][line], columns["key"][line]
         if not isinstance(code, int) or not 0 <= code < len(TYPES):
             raise PorcupineError(f"{path}:{line + 1}: type is {code!r}, not 0 to 3")
-        value = _value(f, columns["value"][line], columns["text"][line], path, line + 1, room)
+        value = _value(f, columns["value"][line], columns["text"][line], path, line + 1, meter)
         keyed = with_key(key if key is not None and key >= 0 else None, value)
         process = columns["process"][line]
         process = NEMESIS if process == NO_PROCESS else process
         yield Row(line + 1, process, TYPES[code], str(f), keyed, index, time)
 
 
-def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
+def _columns(path: Path, data: bytearray, meter: MemoryMeter) -> dict[str, list[Any]]:
     """Decode the needed columns, some rows at a time: the sizes in a file's footer may be false.
 
     Texts are read with dictionaries: written out, a small file could hold any amount of them.
@@ -62,32 +62,32 @@ def _columns(path: Path, data: bytearray, room: Room) -> dict[str, list[Any]]:
     try:
         footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
         groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-        room.demand(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups))
+        meter.demand(max(0, footer.num_rows) * ROW_BYTES + sum(max(0, group.total_byte_size) for group in groups))
         file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(TEXTS), **_FOOTER_LIMITS)
         _demand_schema(path, file.schema_arrow, pa)
         there = [*NEEDED, *(name for name in ORDER if name in file.schema_arrow.names)]
         for batch in file.iter_batches(_BATCH_ROWS, columns=there, use_threads=False):
-            room.take(batch.nbytes + batch.num_rows * _CELLS_BYTES)
+            meter.take(batch.nbytes + batch.num_rows * _CELLS_BYTES)
             for name in columns:
                 if name not in there:
                     columns[name] += [None] * batch.num_rows
                     continue
                 column = batch.column(batch.schema.get_field_index(name))
-                columns[name] += _texts(column, room) if name in TEXTS else column.to_pylist()
+                columns[name] += _texts(column, meter) if name in TEXTS else column.to_pylist()
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise PorcupineError(f"{path}: not a Parquet file that can be read: {reason}") from None
     return columns
 
 
-def _texts(column: Any, room: Room) -> list[str | None]:
+def _texts(column: Any, meter: MemoryMeter) -> list[str | None]:
     """Return the texts of a column; those of a dictionary are created once each."""
     if not hasattr(column, "dictionary"):  # it holds nothing but nulls
         return list(column.to_pylist())
     column.validate(full=True)  # a damaged file may point beyond its dictionary
-    room.demand(column.dictionary.nbytes)
+    meter.demand(column.dictionary.nbytes)
     known = column.dictionary.to_pylist()
-    room.take(sum(map(sys.getsizeof, known)))
+    meter.take(sum(map(sys.getsizeof, known)))
     return [None if code is None else known[code] for code in column.indices.to_pylist()]
 
 
@@ -106,11 +106,11 @@ def _demand_schema(path: Path, schema: Any, pa: Any) -> None:
             raise PorcupineError(f'{path}: column "{name}" holds {kind}, not {wanted}')
 
 
-def _value(f: str, value: Any, text: str | None, path: Path, line: int, room: Room) -> Any:
+def _value(f: str, value: Any, text: str | None, path: Path, line: int, meter: MemoryMeter) -> Any:
     if value is None or value == NO_VALUE:
         return None
     if value == TEXT_VALUE:
-        room.demand(json_size(text or ""), line)
+        meter.demand(json_size(text or ""), line)
         try:
             return parse_json(text or "")
         except ValueError:

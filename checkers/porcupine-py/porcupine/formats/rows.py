@@ -9,8 +9,8 @@ from typing import Any
 from ..models import CompiledModel
 from ..types import Operation, PorcupineError
 from ..values import KEYWORD, Typed, name_of
+from .memory import MemoryMeter
 from .order import Row, in_order
-from .room import Room
 
 TYPES = ("invoke", "ok", "fail", "info")
 
@@ -97,7 +97,9 @@ class History:
     lines: Sequence[int] = ()
 
 
-def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, reading: Reading, room: Room) -> History:
+def operations_of(
+    rows: Iterable[Row | int], model: CompiledModel, name: str, reading: Reading, meter: MemoryMeter
+) -> History:
     """Return operations in order of invocation; a row's place in the order of ``in_order`` is its time.
 
     A number instead of a row is that of a line to skip. Raises PorcupineError with the line for rows that do not pair,
@@ -109,7 +111,7 @@ def operations_of(rows: Iterable[Row | int], model: CompiledModel, name: str, re
         if isinstance(row, int) or reading.passes_over(row, name):
             passed_over.append(row if isinstance(row, int) else row.line)
             continue
-        room.take_row(row.value, row.line)
+        meter.take_row(row.value, row.line)
         if row.type not in TYPES:
             raise PorcupineError(f'{name}:{row.line}: type is "{row.type}", not one of {", ".join(TYPES)}')
         clients.append(row)

@@ -107,7 +107,7 @@ class Encoded:
     values: list[Any] = field(default_factory=list)
 
 
-class Ids:
+class ValueIds:
     """Dense ids for values, in order of first sight."""
 
     def __init__(self, first: int = 0) -> None:

@@ -11,7 +11,7 @@ from ..kernels import codes
 from ..kernels.codes import PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
 from ..values import freeze
-from .base import Builder, CompiledModel, Encoded, Ids, by_key, shown
+from .base import Builder, CompiledModel, Encoded, ValueIds, by_key, shown
 from .registers import pair
 
 
@@ -51,7 +51,7 @@ class Set(CompiledModel):
         return by_key(operations, lambda operation: operation.input[1])
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        values = Ids()
+        values = ValueIds()
         snapshots = any(self.arguments(operation)[0] == "read" for operation in operations)
         built = Builder()
         reads: list[tuple[int, list[int]]] = []
@@ -163,7 +163,7 @@ class FifoQueue(_Container):
         return output is NO_OUTPUT or (output is not None and freeze(output) == state[0]), state[1:]
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        ids = Ids(1)
+        ids = ValueIds(1)
         built = Builder()
         shift = codes.BAG_PUT - codes.FIFO_ENQUEUE if self.unordered else 0
         for i, operation in enumerate(operations):
@@ -228,7 +228,7 @@ class Stack(_Container):
         return output is NO_OUTPUT or (output is not None and freeze(output) == state[-1]), state[:-1]
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        ids = Ids(1)
+        ids = ValueIds(1)
         built = Builder()
         for i, operation in enumerate(operations):
             if self.arguments(operation)[0] == "push":

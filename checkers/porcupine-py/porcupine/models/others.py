@@ -11,7 +11,7 @@ from ..kernels import codes
 from ..kernels.codes import COUNTER_ZERO, PURE, UNSEEN
 from ..types import NO_OUTPUT, Operation, PorcupineError
 from ..values import freeze
-from .base import Builder, CompiledModel, Encoded, Ids, shown
+from .base import Builder, CompiledModel, Encoded, ValueIds, shown
 
 MAX_DEPTH = (1 << 20) - 1
 """Maximum depth at which a re-entrant lock may be held."""
@@ -60,7 +60,7 @@ class Lock(CompiledModel):
         return held + (f", last token {token}" if self.fenced() else "")
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        owners = Ids(1)
+        owners = ValueIds(1)
         built = Builder()
         for i, operation in enumerate(operations):
             f, owner = self.arguments(operation)
@@ -196,7 +196,7 @@ class Log(CompiledModel):
         return frozenset({"append"})
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        ids = Ids()
+        ids = ValueIds()
         nodes: dict[tuple[int, int], int] = {}
         rows: list[tuple[int, int, int]] = [(0, 0, 0)]
         built = Builder()

@@ -11,7 +11,7 @@ import numpy as np
 from ..kernels.codes import APPEND_TEXT, BLIND, CAS, CAS_FAILED, DEAD, PURE, READ, WRITE
 from ..types import NO_OUTPUT, Operation, PorcupineError
 from ..values import FROZEN, freeze
-from .base import Builder, CompiledModel, Encoded, Ids, Ints, by_key, shown
+from .base import Builder, CompiledModel, Encoded, Ints, ValueIds, by_key, shown
 
 
 def pair(value: Any, what: str) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ class Register(CompiledModel):
         return frozenset({"write"})
 
     def encode(self, operations: Sequence[Operation]) -> Encoded:
-        ids = Ids()
+        ids = ValueIds()
         ids(self.initial)
         kinds = _Kinds(self, ids)
         try:
@@ -97,7 +97,7 @@ class Register(CompiledModel):
         )
 
     def _encode_one_by_one(self, operations: Sequence[Operation]) -> Encoded:
-        ids = Ids()
+        ids = ValueIds()
         ids(self.initial)
         built = Builder()
         for i, operation in enumerate(operations):
@@ -129,7 +129,7 @@ class _Kinds(dict[tuple[Any, Any, Any], int]):
     Inputs hold values of FROZEN only, since Python considers ``("write", True)`` and ``("write", 1)`` equal.
     """
 
-    def __init__(self, model: CompiledModel, ids: Ids) -> None:
+    def __init__(self, model: CompiledModel, ids: ValueIds) -> None:
         super().__init__()
         self.model, self.ids, self.functions = model, ids, model.functions
         self.plain_arguments = type(model).arguments is CompiledModel.arguments
@@ -151,7 +151,9 @@ class _Kinds(dict[tuple[Any, Any, Any], int]):
         return number
 
 
-def value_row(f: str, rest: Sequence[Any], output: Any, crashed: bool, ids: Ids) -> tuple[int, int, int, int] | None:
+def value_row(
+    f: str, rest: Sequence[Any], output: Any, crashed: bool, ids: ValueIds
+) -> tuple[int, int, int, int] | None:
     """Return (code, a, b, flags) of a read, write or compare-and-set; None if it says nothing.
 
     The register's values are distinguished only by equality.
@@ -237,12 +239,12 @@ class KeyValue(CompiledModel):
     def encode(self, operations: Sequence[Operation]) -> Encoded:
         for operation in operations:
             self.arguments(operation)
-        keys = Ids()
+        keys = ValueIds()
         parts = keys.of([operation.input[1] for operation in operations])
         if any(operation.input[0] == "append" for operation in operations):
             quick = _encode_plain_texts(operations, parts, keys.values())
             return _encode_texts(operations, parts, keys.values()) if quick is None else quick
-        ids = Ids()
+        ids = ValueIds()
         ids(None)
         built = Builder()
         for i, operation in enumerate(operations):
@@ -276,7 +278,7 @@ class _Trie:
     """Observed texts, as nodes of the pool: the distinguishable states of a text register."""
 
     def __init__(self) -> None:
-        self.unit = Ids()
+        self.unit = ValueIds()
         self.nodes: dict[tuple[int, int], int] = {}
         self.rows: list[tuple[int, int, int]] = [(0, 0, 0)]
 

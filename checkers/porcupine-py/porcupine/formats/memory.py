@@ -37,7 +37,7 @@ def _shown(size: int) -> str:
     return f"{size / (1 << 10 * power):.3g} {('', 'Ki', 'Mi', 'Gi', 'Ti')[power]}B"
 
 
-class Room:
+class MemoryMeter:
     """Counts the memory that reading one file takes, and stops it before it exceeds the limit."""
 
     def __init__(self, most: int, name: str) -> None:
