@@ -218,7 +218,7 @@ async def test_the_replicas_are_tried_round_and_round_in_the_order_of_the_server
         assert connection.replicas == addresses(cluster, cluster.names)
         listed = [*addresses(cluster, [master]), *refusing.addresses]
         connection.use_replicas(listed)
-        held = [each for each in cluster.brokers[master]._sessions if each.conn]
+        held = [each for each in cluster.brokers[master].sessions if each.conn]
         cluster.brokers[master]._listeners.close()
         for session in held:
             session.output.reset()
@@ -241,7 +241,7 @@ async def test_what_a_deposed_master_could_not_get_rid_of_never_arrives(tmp_path
         for number in range(20):
             await producer.publish(f"{number}-" + "x" * 200_000)
         client.write("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual"})
-        sessions = cluster.brokers[master]._sessions
+        sessions = cluster.brokers[master].sessions
         await until(lambda: any(each._output.unconfirmed() > 100_000 for each in sessions), "stuck")
         cluster.cut([master], others)
         await until(lambda: not cluster.status(master)["serving"], "deposed")
