@@ -24,5 +24,5 @@ CLIENTS: Registry[Callable[..., Client]] = Registry(
     Entry("lease", "a worker whose lease is a register", "workloads.reference.lease_client:LeaseClient"),
     Entry("register", "a client of registers", "workloads.reference.register_client:RegisterClient"),
     Entry("publisher", "a publisher of events", "workloads.reference.events_client:Publisher"),
-    Entry("listener", "a subscriber of events", "workloads.reference.events_client:Listener"),
+    Entry("listener", "a subscriber of events", "workloads.reference.events_client:EventListener"),
 )

@@ -20,7 +20,7 @@ from stormproof.contracts.cluster import NodeStatus
 from stormproof.test import Test
 from workloads.events import EventsWorkload
 from workloads.reference.connection import Settings, StompConnection
-from workloads.reference.events_client import Listener, Publisher
+from workloads.reference.events_client import EventListener, Publisher
 
 SHORT = {"election_timeout": 0.3, "master_timeout": 0.3, "response_timeout": 1.5}
 NAMES = ("n1", "n2", "n3")
@@ -122,9 +122,9 @@ class Replicas:
         await publisher.open()
         return publisher
 
-    async def listener(self, key: int) -> Listener:
+    async def listener(self, key: int) -> EventListener:
         """A subscriber that listens; it has not subscribed yet."""
-        listener = Listener(self, "c1", 0, key)
+        listener = EventListener(self, "c1", 0, key)
         await listener.open()
         return listener
 

@@ -18,7 +18,7 @@ from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.events import EventsWorkload
 from workloads.reference.connection import Settings, StompConnection
-from workloads.reference.events_client import Listener, Publisher
+from workloads.reference.events_client import EventListener, Publisher
 from workloads.reference.subscriptions import SubscriptionClient, SubscriptionsWorkload
 
 
@@ -81,9 +81,9 @@ class Group:
         await publisher.open()
         return publisher
 
-    async def listener(self, key: int = 0) -> Listener:
+    async def listener(self, key: int = 0) -> EventListener:
         """A subscriber that listens and has subscribed to its topic."""
-        listener = Listener(self.cluster, "c1", 0, key)
+        listener = EventListener(self.cluster, "c1", 0, key)
         await listener.open()
         assert (await listener.invoke(Op(INVOKE, "attach", key=key))).type == "ok"
         return listener

@@ -15,7 +15,7 @@ from icestorm_processes import NAMES, Replicas, eventually
 from stormproof.operation import INVOKE, Op
 from workloads.event_names import KINDS, NON_REPLICATED, REPLICATED, SINGLE
 from workloads.reference.connection import ConnectionBroken
-from workloads.reference.events_client import Listener, Publisher
+from workloads.reference.events_client import EventListener, Publisher
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def event(kind: str, number: int, topic: int = 0) -> Op:
     return Op(INVOKE, "publish", key=topic, value=(KINDS.index(kind), number))
 
 
-async def received(listener: Listener, count: int) -> list[Any]:
+async def received(listener: EventListener, count: int) -> list[Any]:
     """So many events, and no more."""
     found: list[Any] = []
 

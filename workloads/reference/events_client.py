@@ -178,7 +178,7 @@ class Publisher(EventClient):
         return [self._endpoint]
 
 
-class Listener(EventClient):
+class EventListener(EventClient):
     """A subscriber: replicas connect to it and push events, which it acknowledges as they arrive."""
 
     def __init__(self, cluster: StompCluster, host: str, first: int, key: int,

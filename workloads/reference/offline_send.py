@@ -51,7 +51,7 @@ _SHARED = ("op_timeout", "poll", "client_heartbeat", "reliable", "connect", "dra
 
 
 @dataclass(frozen=True, slots=True)
-class Sends(Generator):
+class OfflineSends(Generator):
     """One producer's life: sends, and periods without a broker.
 
     ``left`` is the number of sends until it leaves or rejoins its broker. Each process continues from there; it starts
@@ -80,7 +80,7 @@ class Sends(Generator):
         op = op._replace(value=(op.process, me.sent), key=me.sent % self.queues)
         return op, replace(me, sent=me.sent + 1, left=me.left - 1)
 
-    def _until(self, mean: int) -> Sends:
+    def _until(self, mean: int) -> OfflineSends:
         number, seed = self.seed.below(2 * mean) if mean else (0, self.seed)
         return replace(self, left=1 + number, seed=seed)
 
@@ -163,9 +163,9 @@ class OfflineSendWorkload(QueueWorkload):
         """Send at the test's rate, for its time."""
         producers, options = range(test.options["producers"]), test.options
 
-        def life(thread: int) -> Sends:
+        def life(thread: int) -> OfflineSends:
             seed = Seed.of(test.rng(f"{self.name}/{thread}"))
-            return Sends(options["queues"], options["offline"], options["away"], seed)
+            return OfflineSends(options["queues"], options["offline"], options["away"], seed)
 
         load = rate(test.rate, on_threads(producers, per_thread(life)), test.rng("rate"))
         return clients(time_limit(test.time_limit, load))

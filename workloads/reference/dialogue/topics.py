@@ -67,7 +67,7 @@ _RETURN_SHARE = 0.2
 
 
 @dataclass
-class Topic:
+class ModelTopic:
     """The expected state of a topic: subscriber -> (endpoint, retry count, reliability), and target -> cost."""
 
     subscribers: dict[str, tuple[str, int, str]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class TopicDialogueClient(ManagedConnection):
         self._turns = cluster.test.rng(f"returns/{mine}")
         self._returned = 0
         self._endpoint = self.settings.local_host or host, FIRST_PORT + first
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, ModelTopic] = {}
         self.used: dict[str, int] = {}
 
     async def invoke(self, op: Op) -> Op:
@@ -151,7 +151,7 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _create(self, name: str) -> None:
         await self._request("create", {"topic": name}, "topic-exists" if name in self._topics else None)
-        self._topics.setdefault(name, Topic())
+        self._topics.setdefault(name, ModelTopic())
         await self._look(name)
 
     async def _destroy(self, name: str) -> None:

@@ -20,7 +20,7 @@ from nodes.systems.reference.cluster import ReferenceCluster
 from stormproof.errors import StormproofError
 from stormproof.operation import INVOKE, OK, Op
 from workloads.event_names import KINDS, topic_name
-from workloads.reference.events_client import Listener, Publisher
+from workloads.reference.events_client import EventListener, Publisher
 
 REPLICAS = 3
 SECONDS = 3.0
@@ -74,7 +74,7 @@ async def measure(cluster: ReferenceCluster, number: int, case: EventLoad, secon
             published.
     """
     hosts = cluster.test.client_hosts
-    listener = Listener(cluster, hosts[0], number, number)
+    listener = EventListener(cluster, hosts[0], number, number)
     listener.options = {**listener.options, "reliability": case.reliability}
     publishers = [Publisher(cluster, hosts[n % len(hosts)], n, case.kind) for n in range(case.publishers)]
     taking: asyncio.Task[None] | None = None
