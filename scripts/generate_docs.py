@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.cli.listing import fault_matrix, listing
-from harness.reference.feature_coverage import surface_page
+from harness.reference.feature_coverage import coverage_page
 from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
 from harness.tools.fault_table import PAGE as BACKENDS_PAGE
@@ -170,4 +170,4 @@ if __name__ == "__main__":
     BOUNDS.write_text(bounds_page(), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
-    FEATURE_COVERAGE.write_text(surface_page(), encoding="utf-8")
+    FEATURE_COVERAGE.write_text(coverage_page(), encoding="utf-8")

@@ -23,7 +23,7 @@ from harness.nightly.run import NightBudget, NightRun
 from harness.nightly.trend import lines_of as trend_lines
 from harness.nightly.trend import to_json as trend_to_json
 from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN, FailureHistory, kinds_over
-from harness.reference.feature_coverage import SurfaceTable
+from harness.reference.feature_coverage import CoverageTable
 from harness.run.progress import duration
 from reports.matrix_page import MATRIX
 from reports.run_page import write_report
@@ -35,8 +35,8 @@ from stormproof.run_folder import REPORT, write_text
 from stormproof.store import make_store
 from stormproof.text import amount, escaped
 
-SURFACE_FILE = "surface.md"
-"""The file in a night's folder that lists the used and judged items of the surface."""
+COVERAGE_FILE = "surface.md"
+"""The file in a night's folder that lists the used and judged features."""
 _NO_NIGHTS = "the store {store} holds no nights; `stormproof nightly FILE` makes one"
 
 
@@ -87,7 +87,7 @@ def run_nightly(file: Path, store: Path, *, budget: float | None, tag: str, fres
         outcomes.add(Outcome(f"night.{cell.case}", f"{cell.name.partition(': ')[2]}, all seeds", INVALID,
                              "none of its runs failed, and one should have"))
     _write_reports(store, judgement.kinds, knowns)
-    write_text(night.folder / SURFACE_FILE, surface_of(night).page())
+    write_text(night.folder / COVERAGE_FILE, coverage_of(night).page())
     lines = outcomes.lines = lines_of(night, judgement, plan, store)
     print_answer(as_json, to_json(night, judgement), map(escaped, lines))
     if judgement.status == EXIT_INVALID:
@@ -160,10 +160,10 @@ def _write_reports(store: Path, kinds: Sequence[FailureHistory], knowns: Mapping
         print(f"stormproof: {error}", file=sys.stderr)
 
 
-def surface_of(night: Night) -> SurfaceTable:
-    """Return the items of its systems' surface that a night has used and judged."""
+def coverage_of(night: Night) -> CoverageTable:
+    """Return the features of its systems that a night has used and judged."""
     cells = night.head.get("cells") or ()
-    table = SurfaceTable.of(*({str(cell.get(name)) for cell in cells} for name in ("system", "workload")))
+    table = CoverageTable.of(*({str(cell.get(name)) for cell in cells} for name in ("system", "workload")))
     for result in night.results:
         table.add(result.surface)
     return table
@@ -181,7 +181,7 @@ def lines_of(night: Night, judgement: Judgement, plan: Plan, store: Path) -> lis
     lines += [f"not run, no time was left: {cell.name}" for cell in judgement.missed]
     reasons = Counter(result.sentence for result in judgement.unknown)
     lines += [f"unknown, {amount(count, 'run')}: {sentence}" for sentence, count in reasons.most_common(5)]
-    lines += [f"{line}; {night.folder / SURFACE_FILE}"] if (line := surface_of(night).line()) else []
+    lines += [f"{line}; {night.folder / COVERAGE_FILE}"] if (line := coverage_of(night).line()) else []
     new = sum(kind.status == NEW for kind in judgement.kinds)
     overdue = sum(kind.status == OVERDUE for kind in judgement.kinds)
     verdict = [amount(new, "new kind of failure", "new kinds of failure")] if new else []
@@ -218,4 +218,4 @@ def to_json(night: Night, judgement: Judgement) -> dict[str, Any]:
             "failures": [_kind(kind) for kind in judgement.kinds],
             "unfailing": [cell.name for cell in judgement.unfailing],
             "missed": [cell.name for cell in judgement.missed], "left_out": night.head.get("left_out", []),
-            "surface": surface_of(night).to_json()}  # fmt: skip
+            "surface": coverage_of(night).to_json()}  # fmt: skip

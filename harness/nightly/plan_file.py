@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
-from harness.reference.feature_coverage import with_surface
+from harness.reference.feature_coverage import with_all_features
 from harness.reference.mutants import case_of, exercised
 from harness.reproductions.recipes import find_recipe, recipes
 from harness.run.cases import Case
@@ -126,7 +126,7 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
              (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
     cells, left_out = _possible(
         Cell(system, workload, nemesis, given.get("nodes"), float(given.get("time-limit", 30.0)),
-             float(given.get("rate", 17.0)), _with_surface(workload, backend, settings, expected), backend, name,
+             float(given.get("rate", 17.0)), _with_all_features(workload, backend, settings, expected), backend, name,
              expected, seeds)
         for system, workload, nemesis, backend in itertools.product(*lists)
     )
@@ -135,10 +135,10 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
     return cells, left_out
 
 
-def _with_surface(workload: str, backend: str, settings: dict[str, Any], expected: str) -> dict[str, Any]:
+def _with_all_features(workload: str, backend: str, settings: dict[str, Any], expected: str) -> dict[str, Any]:
     """Return the settings of a cell. Those of twins stay as they were found."""
     valid = backend == "sim" and expected == VALID and "bug" not in settings
-    return with_surface(workload, settings) if valid else settings
+    return with_all_features(workload, settings) if valid else settings
 
 
 def _possible(cells: Iterable[Cell]) -> tuple[list[Cell], list[str]]:

@@ -46,7 +46,7 @@ class NightResult:
     figures: Mapping[str, float] = field(default_factory=dict)
     guarantees: Mapping[str, str] = field(default_factory=dict)
     surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    """Item of the surface -> the number of its uses, and whether they were judged."""
+    """Feature -> the number of its uses, and whether they were judged."""
 
 
 @dataclass

@@ -233,7 +233,7 @@ def items_of(systems: Iterable[str], workloads: Iterable[str]) -> list[Feature]:
     return [item for item in ITEMS if those & {*item.systems} and (not item.workloads or work & {*item.workloads})]
 
 
-def with_surface(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_all_features(workload: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, extended so that clients use all features of brokers unless the settings already decide
     this."""
     declared = {option.name for option in WORKLOADS.load(workload).options}
@@ -250,13 +250,13 @@ class Used:
 
 
 @dataclass
-class SurfaceTable:
-    """The used and judged items of the systems' surface, summed over runs."""
+class CoverageTable:
+    """The used and judged features of the systems, summed over runs."""
 
     items: dict[str, Used] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, systems: Iterable[str], workloads: Iterable[str]) -> SurfaceTable:
+    def of(cls, systems: Iterable[str], workloads: Iterable[str]) -> CoverageTable:
         """Return the table for campaigns with these systems and workloads, before the first run."""
         return cls({item.name: Used() for item in items_of(systems, workloads)})
 
@@ -293,7 +293,7 @@ class SurfaceTable:
         return "\n".join(lines) + "\n"
 
 
-def surface_page() -> str:
+def coverage_page() -> str:
     """Return the content of docs/reference/feature-coverage.md."""
     lines = ["# Feature coverage", "", "Made by `make docs` from `harness/reference/feature_coverage.py`.", ""]
     lines += _INTRODUCTION.strip().splitlines()

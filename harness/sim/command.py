@@ -16,7 +16,7 @@ from rich.console import Console
 from harness.backends.catalog import BACKENDS
 from harness.cli.outcomes import Outcomes, outcome_of
 from harness.cli.output import print_json
-from harness.reference.feature_coverage import with_surface
+from harness.reference.feature_coverage import with_all_features
 from harness.run.cases import BROKEN, Case, JudgedRun
 from harness.run.deployment import topology_of
 from harness.run.progress import console
@@ -67,7 +67,7 @@ def cases_of(
         families, aimed = with_aims(nemesis, settings)
         try:
             aimed = with_new_names(system, workload, families, "sim", aimed)
-            case = Case(system, workload, families, nodes, time_limit, rate, with_surface(workload, aimed))
+            case = Case(system, workload, families, nodes, time_limit, rate, with_all_features(workload, aimed))
             case.families(0)
         except UsageError as error:
             if len(systems) * len(workloads) * len(nemeses) == 1:

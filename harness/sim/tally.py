@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.reference.feature_coverage import SurfaceTable
+from harness.reference.feature_coverage import CoverageTable
 from harness.run.cases import JudgedRun
 from harness.run.progress import duration
 from nodes.systems.catalog import SYSTEMS
@@ -36,13 +36,13 @@ class CampaignTally:
     failures: list[JudgedRun] = field(default_factory=list)
     unknown: list[JudgedRun] = field(default_factory=list)
     coverage: dict[str, dict[str, Reached]] = field(init=False)
-    surface: SurfaceTable = field(init=False)
+    surface: CoverageTable = field(init=False)
 
     def __post_init__(self) -> None:
         self.coverage = {
             system: {name: Reached() for name in SYSTEMS.load(system).states} for system in dict.fromkeys(self.systems)
         }
-        self.surface = SurfaceTable.of(self.systems, self.workloads)
+        self.surface = CoverageTable.of(self.systems, self.workloads)
 
     def add(self, result: JudgedRun) -> None:
         """Add one result."""
