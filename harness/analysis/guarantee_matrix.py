@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.run.cases import Case, JudgedRun
+from harness.run.cases import EVENTFUL, Case, JudgedRun
 from harness.run.settings import declared_options, make_test
 from harness.sim.campaign import NONE, run_and_judge
 from harness.sim.pool import worker_pool
@@ -29,9 +29,7 @@ from stormproof.store import Store
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
 
-CASE = Case("", "", "", None, 20.0, 40.0,
-            {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2",
-             "min_ok": "20", "settle_timeout": "20", "drain_limit": "30"})  # fmt: skip
+CASE = Case("", "", "", None, 20.0, 40.0, EVENTFUL)
 """The campaign for each mode, before the adjustments of its system (``Trial``) and the mode's own settings."""
 
 TITLE = "# What the systems guarantee, and what runs have shown"
@@ -82,7 +80,7 @@ class Comparison:
         return (f"**{times}: a defect**" if self.status == PROMISED else times) + beyond
 
 
-class Findings:
+class GuaranteeFindings:
     """Results of runs for a system's guarantees, by (mode, guarantee), with the workloads and faults of these runs."""
 
     def __init__(self, system: str, source: str) -> None:
@@ -166,9 +164,9 @@ def trial_of(system: str, settings: Mapping[str, Any]) -> Trial:
     return next((trial.of_mode[mode] for mode in modes if mode in trial.of_mode), trial)
 
 
-def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> Findings:
+def simulate_modes(system: str, seeds: Sequence[int], jobs: int, report: Callable[[str], None]) -> GuaranteeFindings:
     """Simulate every mode of a system with the seeds."""
-    findings = Findings(system, f"{len(seeds)} simulated runs of each mode and workload")
+    findings = GuaranteeFindings(system, f"{len(seeds)} simulated runs of each mode and workload")
     with worker_pool(jobs) as (workers, scratch):
         for mode, settings in modes_of(system).items():
             cases = cases_of(system, settings)
@@ -188,10 +186,10 @@ def _judged(case: Case, seed: int, scratch: Path) -> tuple[JudgedRun, dict[str, 
     return result, None if verdict is None else verdict.to_json()
 
 
-def read_store(system: str, store: Path) -> Findings:
+def read_store(system: str, store: Path) -> GuaranteeFindings:
     """Return the results of the checked runs of a store. Runs are left out if they match no mode, had no faults, had a
     bug switched on, had an unknown verdict, or used a plug-in."""
-    findings = Findings(system, f"the runs under faults in the store `{store}`")
+    findings = GuaranteeFindings(system, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(system), _defaults(system)
     for run in Store(store).runs():
         try:
@@ -221,7 +219,7 @@ def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:
     return found
 
 
-def compare(system: str, findings: Findings) -> Iterator[Comparison]:
+def compare(system: str, findings: GuaranteeFindings) -> Iterator[Comparison]:
     """Yield every guarantee in every mode, with the results of runs for it."""
     for (mode, name), guarantee in promised_in(system).items():
         yield Comparison(mode, name, guarantee, findings.counted.get((mode, name), Observations()))
@@ -239,7 +237,7 @@ def sections_of(text: str) -> dict[str, str]:
     return {section.splitlines()[0].removeprefix("## "): section.strip() for section in sections}
 
 
-def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = None) -> str:
+def page(sections: Mapping[str, GuaranteeFindings], others: Mapping[str, str] | None = None) -> str:
     """Return the comparison as a page, with the results of runs by system. ``others`` are sections that stay
     unchanged."""
     lines = [
@@ -260,7 +258,7 @@ def page(sections: Mapping[str, Findings], others: Mapping[str, str] | None = No
     return "\n".join(lines) + "\n"
 
 
-def _section(system: str, findings: Findings) -> Iterator[str]:
+def _section(system: str, findings: GuaranteeFindings) -> Iterator[str]:
     trial: Trial = SYSTEMS.load(system).trial
     yield f"## {system}"
     yield ""

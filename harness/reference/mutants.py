@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from harness.cli.output import print_json
-from harness.run.cases import BROKEN, Case, JudgedRun
+from harness.run.cases import BROKEN, EVENTFUL, Case, JudgedRun
 from harness.run.progress import console, duration
 from harness.run.settings import declared_options
 from harness.sim.campaign import NONE, Seeded, run_and_judge, run_seed
@@ -32,11 +32,7 @@ from stormproof.text import amount
 if TYPE_CHECKING:
     from checkers.verdict import Verdict
 
-BASE = Case(
-    "joram", "queue", Bug.nemesis, None, 20.0, 40.0,
-    {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
-     "settle_timeout": "20", "drain_limit": "30", INVARIANTS: "false"},
-)  # fmt: skip
+BASE = Case("joram", "queue", Bug.nemesis, None, 20.0, 40.0, {**EVENTFUL, INVARIANTS: "false"})
 """The campaign that exercises every bug, on which a bug's specific settings are laid.
 
 Invariants are off, because they would end most runs before clients could notice anything; the checks of histories are

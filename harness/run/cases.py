@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 BROKEN = "broken"
 """The verdict on a run that the harness could not complete, or that can't be judged."""
 
+EVENTFUL: Mapping[str, str] = {
+    "fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "20",
+    "settle_timeout": "20", "drain_limit": "30",
+}
+"""Settings of short runs in which many faults strike: short faults, with short gaps and time-outs."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -216,16 +216,13 @@ def _on_real_nodes(result: JudgedRun, files: str) -> str:
     """Return a line with the command that tries a scenario on the simplest backend of real nodes with all its faults.
     """
     test = result.case.test(result.seed)
-    for name in BACKENDS.names()[::-1]:
-        backend = BACKENDS.load(name)
-        if backend.in_process or backend.also_type:
-            continue
-        if _can_run(backend, test):
-            return f"  and, on real nodes, stormproof test --backend {name} {files} --repeat 10"
-    for name in BACKENDS.names():
-        backend = BACKENDS.load(name)
-        if backend.also_type and _can_run(backend, test):
-            return f"  and, on real nodes, stormproof test --backend {name}{backend.also_type} {files} --repeat 10"
+    real = {name: backend for name in BACKENDS.names() if not (backend := BACKENDS.load(name)).in_process}
+    plain, addressed = (
+        [name for name in real if bool(real[name].also_type) is needs_address] for needs_address in (False, True)
+    )
+    for name in (*reversed(plain), *addressed):
+        if _can_run(real[name], test):
+            return f"  and, on real nodes, stormproof test --backend {name}{real[name].also_type} {files} --repeat 10"
     return "  no backend of real nodes has all of these faults"
 
 

@@ -14,7 +14,7 @@ from checkers.catalog import CHECKS
 from harness.analysis.guarantee_matrix import (
     CASE,
     Comparison,
-    Findings,
+    GuaranteeFindings,
     Observations,
     cases_of,
     compare,
@@ -177,7 +177,7 @@ def test_a_mode_may_be_tried_with_something_else():
     assert (case.workload, case.nemesis, case.rate, case.time_limit) == ("queue", "partition,kill", 60, 14)
     assert case.settings["as_documented"] == "LM5" and case.settings["broker_network"] == "own"
     assert case.settings["settle_timeout"] == "40", "as in the system's other modes"
-    told = page({"qpid": Findings("qpid", "none")})
+    told = page({"qpid": GuaranteeFindings("qpid", "none")})
     assert "`as_documented=LM5`; tried with queue under partition,kill and " in told
 
 
@@ -286,7 +286,7 @@ def test_a_known_violation_that_no_run_has_shown_is_told():
 
 
 def test_what_is_prepared_is_promised_where_something_is():
-    lines = [line for line in compare("joram", Findings("joram", "")) if line.name == "prepared"]
+    lines = [line for line in compare("joram", GuaranteeFindings("joram", "")) if line.name == "prepared"]
     assert {line.mode: line.status for line in lines} == {
         "distributed transactions": PROMISED, "unspecified partitions, distributed transactions": KNOWN_VIOLATION,
     }  # fmt: skip
