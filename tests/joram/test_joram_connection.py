@@ -242,7 +242,7 @@ async def test_what_a_deposed_master_could_not_get_rid_of_never_arrives(tmp_path
             await producer.publish(f"{number}-" + "x" * 200_000)
         client.write("SUBSCRIBE", {"id": "s", "destination": QUEUE, "ack": "client-individual"})
         sessions = cluster.brokers[master].sessions
-        await until(lambda: any(each._output.unconfirmed() > 100_000 for each in sessions), "stuck")
+        await until(lambda: any(each.output.unconfirmed() > 100_000 for each in sessions), "stuck")
         cluster.cut([master], others)
         await until(lambda: not cluster.status(master)["serving"], "deposed")
         received = b""

@@ -44,7 +44,7 @@ class BrokerProbe:
                 overdue.setdefault(what, []).append((session.conn, session.asked, since))
         self._unread.keep({session.output for session in broker.sessions})
         found |= overdue
-        if _turns_stall(broker.turns):
+        if turns_stall(broker.turns):
             found["held-up"] = [*overdue.get("held-up", ()), "turns"]
         admission = broker.design.admission()
         if admission.master and admission.master == broker.config.client_addresses.get(broker.config.node):
@@ -117,7 +117,7 @@ class BrokerProbe:
         return f"services that were stopped: {running} are counted" if running > 0 else ""
 
 
-def _turns_stall(turns: Turns) -> bool:
+def turns_stall(turns: Turns) -> bool:
     """Return whether work waits although there is room for it; this lasts only until the input of others has been
     read."""
     waiting = [each for each in turns.waiting if not each[3].done()]
