@@ -13,8 +13,7 @@ from pathlib import Path
 from checkers.catalog import CHECKS
 from checkers.spark.java import find_java
 from checkers.spark.job import check_runs, summarize, warm_up
-from checkers.spark.jvm_launcher import is_plain
-from checkers.spark.session import archive_path, note_of, start_spark, stop_spark
+from checkers.spark.session import archive_path, start_spark, stop_spark
 from stormproof.errors import StormproofError
 
 
@@ -27,7 +26,7 @@ def prepare() -> Path | None:
     for check in CHECKS:
         CHECKS.load(check.name)
     archive = archive_path(find_java())
-    if archive is None or (archive.exists() and (note_of(archive).exists() or not is_plain())):
+    if archive is None or archive.exists():
         return archive
     partial = archive.with_name(f".{archive.name}.{os.getpid()}")
     try:

@@ -28,10 +28,6 @@ def main() -> NoReturn:
         sys.exit(EXIT_ERROR)
     supervise(sys.argv[1:])
     try:
-        from harness.cli.early import begin
-
-        begin(sys.argv[1:])
-
         from harness.cli.app import main as run
     except KeyboardInterrupt:  # importing takes a moment
         print("stormproof: interrupted", file=sys.stderr)

@@ -17,7 +17,7 @@ PACKAGES = ("stormproof", "nodes", "workloads", "nemesis", "checkers", "reports"
 REACHES_UP = {
     ("stormproof.pytest_plugin", "harness.api"),
     ("stormproof", "harness.api"), ("stormproof", "harness.store.dataframes"),
-    ("stormproof.__main__", "harness.cli.early"), ("stormproof.__main__", "harness.cli.app"),
+    ("stormproof.__main__", "harness.cli.app"),
 }  # fmt: skip
 
 # All import stormproof, and harness imports all. Besides that, what a package takes from its neighbours:

@@ -1,10 +1,10 @@
-"""A process that imports the modules of Spark's Python workers while the JVM starts, and forks workers on request.
+"""A process that imports the modules of Spark's Python workers while the JVM starts, and takes their daemon's place.
 
 The JVM starts its daemon of Python workers at the first task, and that daemon imports NumPy, Arrow, Numba and the
 kernels. This takes a second in which nothing else happens. A fork server (the term is that of Python's
 ``multiprocessing``) has done so by then, in parallel to the JVM, on another core. The daemon that the JVM starts
 (``checkers.spark.daemon``) hands over its standard streams and variables to a fork, which takes its place. Without a
-server the daemon does all itself. Other forks judge runs without Spark (``checkers.spark.head_start``).
+server the daemon does all itself.
 """
 
 from __future__ import annotations
@@ -22,33 +22,28 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from checkers.spark.forks import BEGUN, LENGTH, ask, has_begun
 
 VARIABLE = "STORMPROOF_FORK_SERVER"
 """The environment variable that names the server's socket to the daemon."""
-FORK_SERVER = "fork-server"
+_SOCKET = "fork-server"
 """The name of the server's socket, in the folder that its starter provides."""
-_LONGEST_PATH = 100
-"""Approximate limit of a Unix socket's path, in bytes."""
+_MAX_PATH_BYTES = 100
+"""Approximate limit of a Unix socket's path."""
 _STREAMS = (0, 1, 2)
-_FAILED = b"f"
-_JUDGES_NEED = ("checkers.spark.head_start", "checkers.spark.job", "checkers.run_check", "pyarrow.parquet")
+_BEGUN, _FAILED = b"b", b"f"
+"""The first byte that a fork sends, and the last one if it fails."""
+_CHECKS_NEED = ("checkers.spark.job", "checkers.run_check", "pyarrow.parquet")
 _WORKERS_NEED = ("pyspark.worker", "pandas")
-"""Modules that workers need in addition to those of judges; Arrow imports pandas for the first array.
-
-Modules that all processes import sooner or later are loaded once in the server instead of once in each process.
-"""
+"""Modules that Spark's workers need in addition; Arrow imports pandas for the first array."""
 
 
 class ForkServer:
     """A started server, until it is stopped or this process ends; ``place`` is the path of its socket."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
-        self.place = folder / FORK_SERVER
+        self.place = folder / _SOCKET
         self._process: subprocess.Popen[bytes] | None = None
-        if len(os.fsencode(self.place)) > _LONGEST_PATH:
+        if len(os.fsencode(self.place)) > _MAX_PATH_BYTES:
             return
         # A daemon without a server works as well, and reports any error itself.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as listener:
@@ -74,38 +69,41 @@ class ForkServer:
 def hand_over(place: str) -> int | None:
     """Let a fork of the server act as the daemon instead of this process, and wait for its end.
 
-    Returns the fork's exit status, or None without a server.
+    The fork gets this process's standard streams, variables, path and limits. Returns its exit status, or None without
+    a server.
     """
+    state = {
+        "argv": sys.argv, "environ": dict(os.environ), "path": sys.path, "cwd": str(Path.cwd()),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+    }  # fmt: skip
+    begun = False
     try:
-        server = ask(place, {"argv": sys.argv}, _STREAMS, os.environ)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(place)
+            socket.send_fds(server, [b"\0"], _STREAMS)
+            server.sendall(json.dumps(state).encode() + b"\n")
+            begun = server.recv(1) == _BEGUN
+            return int(server.recv(1) == _FAILED) if begun else None  # no byte follows if the fork ends normally
     except OSError:
-        return None
-    with server:
-        try:
-            if not has_begun(server):
-                return None
-        except OSError:
-            return None
-        with contextlib.suppress(OSError):
-            return int(server.recv(1) == _FAILED)  # or no byte, if the fork ends normally
-    return 1
+        return 1 if begun else None
 
 
 def load() -> None:
-    """Import the modules that workers need."""
-    _load_checks()
+    """Import the modules that Spark's workers need."""
+    load_checks()
     for module in _WORKERS_NEED:
         importlib.import_module(module)
 
 
-def _load_checks() -> None:
+def load_checks() -> None:
+    """Import the modules that judging needs."""
     from checkers.catalog import CHECKS
     from checkers.memory import keep_memory
 
     keep_memory()
     for check in CHECKS:
         CHECKS.load(check.name)
-    for module in _JUDGES_NEED:
+    for module in _CHECKS_NEED:
         importlib.import_module(module)
 
 
@@ -120,54 +118,35 @@ def serve() -> None:
 
 
 def _listen(listening: int) -> None:
-    """Import the modules of judges, then fork for each client, until standard input ends.
-
-    Modules that only Spark's workers need are imported while no client waits.
-    """
+    """Import the workers' modules, then fork for each client, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(fileno=listening) as listener:
-        _load_checks()
-        later = list(_WORKERS_NEED)
-        while True:
-            ready, _, _ = select.select([listener, sys.stdin], [], [], 0 if later else None)
-            if sys.stdin in ready:
-                return
-            if not ready:
-                importlib.import_module(later.pop(0))
-                continue
-            asking, _ = listener.accept()
+        load()
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+            client, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _become(asking)
-            asking.close()
+                _become(client)
+            client.close()
 
 
-def _become(asking: socket.socket) -> None:
-    """Take over the client's streams, variables and limits, and act as Spark's daemon, or judge the named runs.
-
-    Does not return.
-    """
+def _become(client: socket.socket) -> None:
+    """Take over the client's streams, variables and limits, and act as Spark's daemon. Does not return."""
     status = 1
     try:
-        head, streams, _, _ = socket.recv_fds(asking, LENGTH.size, len(_STREAMS))
+        _, streams, _, _ = socket.recv_fds(client, 1, len(_STREAMS))
         for stream, theirs in zip(_STREAMS, streams, strict=True):
             os.dup2(theirs, stream)
             os.close(theirs)
-        told: dict[str, Any] = json.loads(_read(asking, *LENGTH.unpack(head)))
+        state = json.loads(client.makefile("rb").readline())
         os.environ.clear()
-        os.environ.update(told["environ"])
-        os.chdir(told["cwd"])
-        sys.argv, sys.path[:] = told.get("argv", sys.argv), told["path"]
-        resource.setrlimit(resource.RLIMIT_NOFILE, told["files"])
-        asking.sendall(BEGUN)
-        if "judge" in told:
-            from checkers.spark.head_start import judge
-
-            judge([Path(run) for run in told["judge"]], told["digest"], told["budget"], told["eager"], asking)
-            status = 0
-        else:
-            serve()
+        os.environ.update(state["environ"])
+        os.chdir(state["cwd"])
+        sys.argv, sys.path[:] = state["argv"], state["path"]
+        resource.setrlimit(resource.RLIMIT_NOFILE, state["files"])
+        client.sendall(_BEGUN)
+        serve()
     except SystemExit as error:  # Spark's daemon ends like this
         status = error.code if isinstance(error.code, int) else 1
     except Exception:
@@ -175,15 +154,8 @@ def _become(asking: socket.socket) -> None:
     finally:
         if status:
             with contextlib.suppress(OSError):
-                asking.sendall(_FAILED)
+                client.sendall(_FAILED)
         os._exit(status)
-
-
-def _read(asking: socket.socket, length: int) -> bytes:
-    told = b""
-    while len(told) < length and (more := asking.recv(length - len(told))):
-        told += more
-    return told
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def check_runs(
     Returns one row per run, in the order given. Each process that checks calls ``prepare`` first: it loads plug-ins,
     and a verdict made with any plug-in carries no note of what it rests on. ``refused`` collects the reasons why
     verdicts could not be stored; without it that is an error. ``ahead`` are rows of runs that were judged already
-    (``head_start``).
+    (``checkers.judge_pool``).
 
     Raises:
         SparkFailed: the job failed, or a run's verdict did not come back.

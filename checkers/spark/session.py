@@ -17,40 +17,38 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from checkers.caches import cache_dir
 from checkers.spark import fork_server, shipping
-from checkers.spark import jvm_launcher as gateway
 from checkers.spark.failures import reason_of_start, words_of
-from checkers.spark.fork_server import FORK_SERVER, ForkServer
+from checkers.spark.fork_server import ForkServer
 from checkers.spark.java import Java, find_java
 from checkers.spark.masters import LOCAL_MASTER, SHIPPED, cluster_settings, demand_master, with_retries
 from stormproof.errors import SparkFailed, StormproofError
 from stormproof.limits import demand_files
 from stormproof.resource_log import PREFIX, OwnFolder
 
-if TYPE_CHECKING:
-    from pyarrow import Table
-
-    from checkers.spark.head_start import HeadStart
-    from checkers.spark.tasks import Progress
-
-_EXIT_TIMEOUT = 180
-_PATIENCE = 30.0
-_ABANDON_SECONDS = 0.1
+_EXIT_TIMEOUT_SECONDS = 180
+"""Time in which an orderly stopped JVM must end; then it is killed."""
+_SILENCE_SECONDS = 30.0
+"""Time after which a user is told that a cluster has not begun: its start alone takes some ten seconds."""
+_ABANDON_POLL_SECONDS = 0.1
+"""Interval between attempts to kill a JVM that is just being started."""
 # Without -XX:-UsePerfData, a killed JVM would leave its performance file behind.
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
 
-_RECORDED = "jobs of RDDs, a session, the command noted"
+_RECORDED = "jobs of RDDs, a session"
 """Spark's activities while ``checkers.prepare`` records the archive: an archive of other activities would lack classes.
 """
 
 _PLAIN = re.compile(r"[A-Za-z0-9/_.+-]+")
+"""Folder names that Spark's launcher reads correctly."""
 _PLAIN_PLACE = Path("/tmp")
+"""Replaces a temporary folder with another name."""
 _start_lock = threading.Lock()
 _folder_lock = threading.Lock()
 _folder: OwnFolder | None = None
@@ -72,11 +70,6 @@ def archive_path(java: Java) -> Path | None:
     told = [java.version, str(java.home), pyspark.__version__, pyspark.__file__, *made, *_JVM_OPTIONS, _RECORDED]
     identity = "\n".join(told)
     return place / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
-
-
-def note_of(archive: Path) -> Path:
-    """Return the path of the record with the command of the archive's JVM."""
-    return archive.with_suffix(".json")
 
 
 def spark_folder() -> Path:
@@ -123,6 +116,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         SparkFailed: Spark did not start; the message says why.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
 
     with _start_lock:
         running = SparkContext._active_spark_context
@@ -132,11 +126,11 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         demand_master(master)
         logging.getLogger().addFilter(_is_of_others)
         if master.startswith("local"):
-            start_fork_server()
+            _start_fork_server()
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
         with tempfile.TemporaryFile("w+b") as log, _environment(java, master), _launched_from(spark_folder()):
             try:
-                jvm = SparkContext._gateway or _start_jvm(conf, java, master, record_archive, log)
+                jvm = SparkContext._gateway or launch_gateway(conf, {"stdout": log, "stderr": log})
                 context = SparkContext(gateway=jvm, conf=conf)
                 context.setLogLevel("OFF")
                 # Its thread would print a traceback when the JVM closes the connection.
@@ -148,25 +142,8 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
                 raise SparkFailed(f"Spark did not start on {master}: {reason_of_start(error, log)}") from error
 
 
-def _start_jvm(conf: Any, java: Java, master: str, record_archive: Path | None, log: IO[bytes]) -> Any:
-    """Return the gateway to a new JVM, started by the recorded command on this machine, or else in PySpark's way."""
-    from pyspark.java_gateway import launch_gateway
-
-    options, archive = _driver_options(java, record_archive), archive_path(java)
-    note = note_of(archive) if archive is not None else None
-    if note is not None and record_archive is None and master.startswith("local"):
-        command = gateway.noted_command(note)
-        if command and (started := gateway.start_jvm(command, options, spark_folder(), log)) is not None:
-            return started
-    started = launch_gateway(conf, {"stdout": log, "stderr": log})
-    if note is not None and record_archive is not None:
-        gateway.note_command(started.proc.pid, options, note)
-    return started
-
-
-def start_fork_server() -> None:
-    """Import the workers' modules, with the variables that Spark would set, while the JVM starts or this process does
-    other work; only once.
+def _start_fork_server() -> None:
+    """Import the workers' modules, with the variables that Spark would set, while the JVM starts; only once.
 
     Raises:
         SparkFailed: its folder can't be made.
@@ -175,11 +152,12 @@ def start_fork_server() -> None:
     folder = spark_folder()
     with _folder_lock:
         if _server is None:
-            _server = ForkServer(folder, {**_worker_variables(), "OMP_NUM_THREADS": "1",
+            _server = ForkServer(folder, {**worker_variables(), "OMP_NUM_THREADS": "1",
                                           "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})  # fmt: skip
 
 
-def _worker_variables() -> dict[str, str]:
+def worker_variables() -> dict[str, str]:
+    """Return the environment variables of processes that judge."""
     here = Path(__file__).resolve().parents[1]
     # A process that judges fills large arrays once: finding huge pages for them takes longer than they save.
     path = os.pathsep.join((str(here.parent), str(here / "porcupine-py")))
@@ -200,7 +178,7 @@ def _settings(master: str, java: Java, record_archive: Path | None) -> dict[str,
         "spark.driver.extraJavaOptions": " ".join(_driver_options(java, record_archive)),
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "checkers.spark.daemon",
-        **{f"spark.executorEnv.{name}": value for name, value in _worker_variables().items()},
+        **{f"spark.executorEnv.{name}": value for name, value in worker_variables().items()},
         "spark.sql.execution.arrow.maxRecordsPerBatch": "262144",
         # The queries run over small tables: compiling and adapting them costs more than it saves.
         "spark.sql.codegen.wholeStage": "false",
@@ -309,7 +287,7 @@ def stop_spark() -> None:
         process = gateway.proc
         process.stdin.close()
         try:
-            process.wait(_EXIT_TIMEOUT)
+            process.wait(_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -326,7 +304,7 @@ def _terminate(spark_context: Any, local: bool) -> None:
 def _forget_spark(spark_context: Any) -> None:
     """Wait for the end of a terminated JVM, and reset the state so that this process can start another one."""
     if spark_context._gateway is not None:
-        spark_context._gateway.proc.wait(_EXIT_TIMEOUT)
+        spark_context._gateway.proc.wait(_EXIT_TIMEOUT_SECONDS)
     _clean_up()
     _forget_session(spark_context)
     spark_context._gateway = spark_context._jvm = None
@@ -365,7 +343,7 @@ def _patience(master: str) -> Iterator[None]:
         print(f"stormproof: {master} has not begun yet: it waits for a worker that is free, and gets there what it "
               "needs", file=sys.stderr, flush=True)
 
-    timer = threading.Timer(_PATIENCE, tell)
+    timer = threading.Timer(_SILENCE_SECONDS, tell)
     timer.daemon = True
     if not master.startswith("local"):
         timer.start()
@@ -378,11 +356,10 @@ def _patience(master: str) -> Iterator[None]:
 class SparkWarmup:
     """A context that starts in the background, so that it is ready when a run has been recorded.
 
-    Its constructor raises JavaMissing, or SparkFailed if no master answers: before the run, not after it. With
-    ``later`` the start waits for ``begin`` or for the first use of the context, which may never occur.
+    Its constructor raises JavaMissing, or SparkFailed if no master answers: before the run, not after it.
     """
 
-    def __init__(self, master: str = LOCAL_MASTER, *, later: bool = False) -> None:
+    def __init__(self, master: str = LOCAL_MASTER) -> None:
         self._master = master
         self._context: Any = None
         self._error: Exception | None = None
@@ -392,25 +369,11 @@ class SparkWarmup:
         self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
         # Python 3.11 considers a thread ended if Ctrl-C has interrupted its `join`.
         self._started = threading.Event()
-        self._begun = False
-        if later:
-            self._serve()
-        else:
-            self.begin()
-
-    def begin(self) -> None:
-        """Start the context now, if it has not begun; raises like the constructor."""
-        if not self._begun:
-            find_java()
-            demand_master(self._master)
-            self._serve()
-            self._begun = True
-            self._thread.start()
-
-    def _serve(self) -> None:
+        find_java()
+        demand_master(self._master)
         if self._owner and self._master.startswith("local"):
-            start_fork_server()
-        self._environ = dict(os.environ)
+            _start_fork_server()
+        self._thread.start()
 
     def _start(self) -> None:
         try:
@@ -433,7 +396,6 @@ class SparkWarmup:
             SparkFailed: it did not start.
             JavaMissing: there is no Java that can run Spark.
         """
-        self.begin()
         self._started.wait()
         if self._error is not None:
             if isinstance(self._error, StormproofError):
@@ -441,27 +403,8 @@ class SparkWarmup:
             raise SparkFailed(f"Spark did not start on {self._master}: {words_of(self._error)}") from self._error
         return self._context
 
-    def judge_ahead(self, run_dirs: Sequence[Path]) -> HeadStart | None:
-        """Have runs judged until the context has started; return None without a fork server."""
-        from checkers.spark.head_start import HeadStart
-
-        server = _server  # a failing start resets it
-        if server is None:
-            return None
-        return HeadStart([run.resolve() for run in run_dirs], server.place, self._environ)
-
-    def judge_without(self, run_dirs: Sequence[Path], progress: Progress) -> Table:
-        """Have runs judged without Spark, on all cores; return the rows of the judged ones."""
-        from checkers.spark.head_start import judge_all
-
-        runs = list(dict.fromkeys(run.resolve() for run in run_dirs))
-        return judge_all(runs, spark_folder() / FORK_SERVER, self._environ, progress)
-
     def stop(self) -> None:
         """End the context and its JVM, if this object started them."""
-        if not self._begun:
-            self.abandon()
-            return
         self._started.wait()
         self._thread.join()
         if self._owner:
@@ -472,17 +415,13 @@ class SparkWarmup:
 
         For a process that is about to end: Spark's data in memory are lost, its temporary files are removed.
         """
-        if not self._begun:
-            if self._owner:
-                _clean_up()
-            return
         from pyspark import SparkContext
 
         while True:
             if self._owner:
                 _terminate(SparkContext, self._master.startswith("local"))
             # A thread that is still running when the interpreter ends would abort the process.
-            if self._started.wait(_ABANDON_SECONDS):
+            if self._started.wait(_ABANDON_POLL_SECONDS):
                 self._thread.join()
                 break
         if self._owner:

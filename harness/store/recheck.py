@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +14,8 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from checkers.judge_pool import FewRuns, JudgePool
 from checkers.lake.table import refresh
-from checkers.spark.head_start import FewRuns
 from checkers.spark.job import SummaryRow, VerdictRow, check_runs, row_of_verdict, summarize
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.object_job import ObjectVerdict
@@ -31,6 +32,7 @@ from reports.index_page import write_index
 from reports.run_page import write_report
 from stormproof.contracts.check import INVALID, worst
 from stormproof.errors import EXIT_ERROR, EXIT_OF, HistoryError, StormproofError, UsageError
+from stormproof.limits import demand_files
 from stormproof.run_folder import HISTORY, REPORT, is_alive, read_run
 from stormproof.store import Store
 from stormproof.text import escaped
@@ -120,61 +122,67 @@ def _judge(store_dir: Path, runs: Sequence[Path], *, master: str | None, again: 
     """
     known: dict[Path, VerdictRow] = {}
     left: list[Path] = []
-    warm: SparkWarmup | None = None
     takes_over = not again and plugins.preparation() is None
-    with to.status(f"looking at {len(runs)} runs") as status:
+    with to.status(f"looking at {len(runs)} runs") as status, ExitStack() as engines:
+        few = FewRuns() if master is None and plugins.preparation() is None else None
+        engine: JudgePool | SparkWarmup | None = None
+        for run in runs:
+            verdict = judged_already(run) if takes_over else None
+            if verdict is not None:
+                known[run] = row_of_verdict(run, verdict)
+                continue
+            left.append(run)
+            few = few if few is not None and few.take(run) else None
+            # The pool or Spark starts while the other runs are examined.
+            if few is not None:
+                engine = engine or _pool(engines)
+            elif engine is None or isinstance(engine, JudgePool):
+                engines.close()
+                engine = _spark(master, engines)
+        if engine is not None:
+            status.update(f"checking {len(left)} runs")
+            known |= dict(zip(left, _judged_now(engine, left, engines, status, refused), strict=True))
         try:
-            few = FewRuns() if master is None and plugins.preparation() is None else None
-            for run in runs:
-                verdict = judged_already(run) if takes_over else None
-                if verdict is not None:
-                    known[run] = row_of_verdict(run, verdict)
-                    continue
-                left.append(run)
-                few = few if few is not None and few.take(run) else None
-                # Spark starts while the other runs are examined.
-                warm = warm or SparkWarmup(master or LOCAL_MASTER, later=few is not None)
-                if few is None:
-                    warm.begin()
-            if warm is not None:
-                status.update(f"checking {len(left)} runs")
-                known |= dict(zip(left, _judged_now(warm, left, few is not None, status, refused), strict=True))
-            try:
-                for store in {run.resolve().parent for run in runs}:
-                    refresh(store)
-                # DuckDB answers a query over a small table on this machine before Spark has planned it.
-                summary = summarize(None, store_dir) if whole else []
-            except StormproofError as error:
-                if not refused:
-                    raise
-                refused.append(str(error))  # results that could not be stored are not in the lake, either
-                summary = []
-        finally:
-            if warm is not None:
-                warm.abandon()
+            for store in {run.resolve().parent for run in runs}:
+                refresh(store)
+            # DuckDB answers a query over a small table on this machine before Spark has planned it.
+            summary = summarize(None, store_dir) if whole else []
+        except StormproofError as error:
+            if not refused:
+                raise
+            refused.append(str(error))  # results that could not be stored are not in the lake, either
+            summary = []
     return [known[run] for run in runs], summary, len(left)
 
 
-def _judged_now(warm: SparkWarmup, runs: Sequence[Path], few: bool, status: Status,
+def _spark(master: str | None, engines: ExitStack) -> SparkWarmup:
+    warm = SparkWarmup(master or LOCAL_MASTER)
+    engines.callback(warm.abandon)
+    return warm
+
+
+def _pool(engines: ExitStack) -> JudgePool:
+    demand_files("Spark")  # it judges the runs that the pool leaves
+    pool = JudgePool()
+    engines.callback(pool.end)
+    return pool
+
+
+def _judged_now(engine: JudgePool | SparkWarmup, runs: Sequence[Path], engines: ExitStack, status: Status,
                 refused: list[str] | None) -> list[VerdictRow]:  # fmt: skip
-    """Return the verdicts on runs. If they are ``few``, forks of this machine judge them, and Spark judges only those
-    that the forks leave. Otherwise Spark judges them."""
-    prepare, spark = plugins.preparation(), None
+    """Return the verdicts on runs. Spark judges those that the pool leaves."""
 
     def told(done: int, total: int) -> None:
         status.update(f"checked {done} of {total} runs")
 
-    if few:
-        ahead = warm.judge_without(runs, told)
+    ahead = spark = None
+    if isinstance(engine, JudgePool):
+        ahead = engine.judge(runs, told)
         if ahead.num_rows < len({run.resolve() for run in runs}):
-            spark = warm.context()
+            spark = _spark(None, engines).context()
     else:
-        start = warm.judge_ahead(runs) if prepare is None else None
-        try:
-            spark = warm.context()
-        finally:
-            ahead = start.stop() if start is not None else None
-    return check_runs(spark, runs, told, prepare=prepare, refused=refused, ahead=ahead)
+        spark = engine.context()
+    return check_runs(spark, runs, told, prepare=plugins.preparation(), refused=refused, ahead=ahead)
 
 
 def check_again(store_dir: Path, name: str) -> VerdictRow:

@@ -161,21 +161,17 @@ def test_a_few_runs_are_judged_without_spark_nor_java(
     assert all(judged_already(run) for run in runs)
     with pytest.raises(JavaMissing):
         recheck.check_stored(tmp_path, (), master="local[2]", as_json=True, again=True)
-    monkeypatch.setattr("checkers.spark.head_start.MOST_BYTES", 10)
+    monkeypatch.setattr("checkers.judge_pool.MAX_RUN_BYTES", 10)
     with pytest.raises(JavaMissing):
         recheck.check_stored(tmp_path, (), master=None, as_json=True, again=True)
 
 
-def test_what_forks_leave_is_judged_by_spark(
+def test_what_the_pool_leaves_is_judged_by_spark(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in NAMES:
         store_run(tmp_path / name, GOOD)
-    monkeypatch.setattr("checkers.spark.head_start.ask", lambda *_: no_server())
+    monkeypatch.setattr("checkers.judge_pool.digest_of_checks", lambda: "another")
     assert recheck.check_stored(tmp_path, (), master=None, as_json=True) == 0
     told = {run["run"]: run["verdict"] for run in json.loads(capsys.readouterr().out)["runs"]}
     assert told == dict.fromkeys(NAMES, "valid")
-
-
-def no_server() -> None:
-    raise ConnectionRefusedError
