@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers import memory
-from checkers.memory import Budget, budget_of
+from checkers.memory import MemoryBudget, budget_of
 from checkers.spark.fork_server import load_checks
 from checkers.spark.job import VERDICT_ROWS, check_and_store, demand_mounted
 from checkers.spark.large_runs import decomposes, history_size
@@ -159,7 +159,7 @@ def _main(outputs: Sequence[int]) -> None:
         os.wait()
 
 
-def _work(runs: Sequence[str], output: Connection, budget: Budget) -> None:
+def _work(runs: Sequence[str], output: Connection, budget: MemoryBudget) -> None:
     """Judge runs and send their rows, until the command closes standard input or is gone."""
     stores: set[Path] = set()
     for run_dir in map(Path, runs):
