@@ -33,7 +33,8 @@ _ATTEMPTS = 4
 _CONNECT_SECONDS, _REQUEST_SECONDS = 10, 120
 MAX_REQUESTS = 16
 """Requests at the same time: an answer takes long, but little of this machine's work."""
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
+"""Bytes of an object that a copy holds in memory."""
 _NOT_JUDGED_BY = frozenset({REPORT, HARNESS_LOG, JOURNAL})
 """Files of a run that no check reads."""
 _REMOVED = ("RESOURCE_NOT_FOUND", "NO_SUCH_KEY")
@@ -161,7 +162,7 @@ class ObjectStore:
         with stream, path.open("wb") as file_here:
             while True:
                 with self.told(f"{self.url}/{run}/{name}"):
-                    piece = stream.read(_PIECE)
+                    piece = stream.read(_CHUNK_BYTES)
                 if not piece:
                     break
                 file_here.write(piece)
@@ -184,7 +185,7 @@ class ObjectStore:
         with path.open("rb") as file_here, self.told(f"{self.url}/{run}/{name}"):
             stream = self.fs.open_output_stream(f"{self.root}/{run}/{name}")
             with stream:
-                while piece := file_here.read(_PIECE):
+                while piece := file_here.read(_CHUNK_BYTES):
                     stream.write(piece)
 
     @contextlib.contextmanager

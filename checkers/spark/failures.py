@@ -31,7 +31,8 @@ _DEAD = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Pytho
 _CUT = re.compile(r"Py4JNetworkError|Connection(Refused|Reset)Error|BrokenPipeError|Connection refused|"
                   r"An error occurred while calling \S+\Z")
 """The end of the error of a call that the JVM does not answer."""
-_END_SECONDS = 3.0
+_EXIT_TIMEOUT_SECONDS = 3.0
+"""Time until a JVM that no longer answers is a process that has ended."""
 _TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
 _LOG_TAIL_BYTES = 2000
 
@@ -65,7 +66,8 @@ def failure_of(spark: Any, error: Exception) -> SparkFailed:
     if process is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             # A call may fail before the end of the JVM's process is visible.
-            status = process.wait(_END_SECONDS if _CUT.search(f"{type(error).__name__}: {words_of(error)}") else 0)
+            cut = _CUT.search(f"{type(error).__name__}: {words_of(error)}")
+            status = process.wait(_EXIT_TIMEOUT_SECONDS if cut else 0)
             how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
             return SparkFailed(f"the Spark job failed: Spark's JVM has ended ({how}), most often for want of memory")
     return failed(error)

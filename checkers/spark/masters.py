@@ -13,7 +13,9 @@ LOCAL_MASTER = "local[*]"
 SHIPPED = "STORMPROOF_SPARK_ENV"
 """The environment variable that names the archive for a cluster's workers (``checkers.spark.shipping``)."""
 _TASK_ATTEMPTS = 4
-_MASTER_TIMEOUT = 10.0
+"""Attempts at a task in local mode, as many as on a cluster."""
+_MASTER_TIMEOUT_SECONDS = 10.0
+"""Time for the connection to a standalone master."""
 _SETTING = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
 _MASTER = re.compile(r"local(\[[\d*]+(,\d+)?\])?|spark://.*|yarn|k8s://.*")
 
@@ -55,7 +57,7 @@ def demand_master(master: str) -> None:
     refused = []
     for host, port in places:
         try:
-            socket.create_connection((host, int(port)), _MASTER_TIMEOUT).close()
+            socket.create_connection((host, int(port)), _MASTER_TIMEOUT_SECONDS).close()
             return
         except (OSError, OverflowError) as error:
             refused.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")

@@ -42,7 +42,8 @@ from stormproof.run_folder import HISTORY, NIGHT_FILE, RUN_FILE, VERDICT_FILE, p
 _TAKEN = pa.field("taken", pa.string())
 _ROWS = pa.schema([*VERDICT_ROWS, _TAKEN])
 
-Files = Mapping[str, StoredObject]
+RunObjects = Mapping[str, StoredObject]
+"""The objects of one run, by their names in its folder."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class ObjectVerdict:
 
 
 def check_objects(
-    spark: Any, store: ObjectStore, runs: Mapping[str, Files], progress: Progress | None = None, *,
+    spark: Any, store: ObjectStore, runs: Mapping[str, RunObjects], progress: Progress | None = None, *,
     prepare: Prepare | None = None, again: bool = False,
 ) -> list[ObjectVerdict]:  # fmt: skip
     """Check runs of an object store, and store each verdict next to its run; each result holds the run's row of the
@@ -103,11 +104,11 @@ def _shifted(progress: Progress, done: int, total: int) -> Progress:
     return lambda part, _: progress(done + part, total)
 
 
-def _size(files: Files) -> int:
+def _size(files: RunObjects) -> int:
     return files[HISTORY].size if HISTORY in files else 0
 
 
-def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Prepare | None, again: bool) -> Work:
+def _judging(store: ObjectStore, dealt: Sequence[tuple[str, RunObjects]], prepare: Prepare | None, again: bool) -> Work:
     """Return the work of a task that judges runs by number."""
     bound = os.environ.get(read_limits.VARIABLE)
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
@@ -126,7 +127,7 @@ def _judging(store: ObjectStore, dealt: Sequence[tuple[str, Files]], prepare: Pr
     return judge
 
 
-def check_object(store: ObjectStore, run: str, files: Files, *, noted: bool = True, again: bool = False,
+def check_object(store: ObjectStore, run: str, files: RunObjects, *, noted: bool = True, again: bool = False,
                  budget: MemoryBudget | None = None) -> pa.RecordBatch:  # fmt: skip
     """Check one run of an object store, store its verdict next to it, and return its row.
 
@@ -211,7 +212,7 @@ def _row(store: ObjectStore, run: str, verdict: Verdict, trouble: str | None, ta
     return pa.RecordBatch.from_pylist([row], schema=_ROWS)
 
 
-def _written(files: Files) -> int:
+def _written(files: RunObjects) -> int:
     return max((files[name].written for name in (VERDICT_FILE, NIGHT_FILE) if name in files), default=0)
 
 

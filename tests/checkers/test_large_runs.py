@@ -58,7 +58,7 @@ def left_over() -> list[Path]:
 def test_in_parts_by_spark_as_a_whole(spark: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     judge = large_runs.judge_units
-    monkeypatch.setattr(large_runs, "THREADS", 1)
+    monkeypatch.setattr(large_runs, "CORES_PER_WHOLE_RUN", 1)
     monkeypatch.setattr("checkers.spark.job.judge_units", lambda *given: asked.extend(given[1]) or judge(*given))
     rows = check_runs(spark, runs_of(store))
     assert {Path(unit.run_dir).name[14:15] for unit in asked} == {"0", "1", "2"}
@@ -78,7 +78,7 @@ def test_a_part_at_which_its_process_dies_costs_no_verdict(
 ) -> None:
     monkeypatch.setenv(large_runs.VARIABLE, "1")
     monkeypatch.setattr(memory, "_LOOK_AT", 1)
-    monkeypatch.setattr(large_runs, "THREADS", 1)
+    monkeypatch.setattr(large_runs, "CORES_PER_WHOLE_RUN", 1)
     asked = []
 
     def die(*given: Any) -> Any:
