@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nodes.reference.api import Image
 from nodes.reference.engine.model import PLAIN, QUEUE_PREFIX, Queue
 from nodes.reference.engine.server_queues import MOVED, WANTED, ServerQueues
 from nodes.reference.engine.state import EngineState
@@ -46,7 +45,7 @@ class Clustered:
         self._database, self._state, self._server_queues = database, state, server_queues
         self.elements = {name: [server for server in servers if server != server_queues.own]
                         for name, servers in destinations.items() if server_queues.own in servers}
-        self._table: Table[Share] = Table("shares", lambda s: (s.id, s.queue, s.server, s.wanted, s.asked))
+        self.table: Table[Share] = Table("shares", lambda s: (s.id, s.queue, s.server, s.wanted, s.asked))
         self.shares: dict[tuple[str, int], Share] = {}
         self.restore()
 
@@ -58,13 +57,13 @@ class Clustered:
         """Record that another element has room for this number of messages."""
         share = self._share(queue, server)
         share.wanted = min(count, MAX_ASKED)
-        self._table.update(share.id, share)
+        self.table.update(share.id, share)
 
     def came(self, queue: Queue, server: int) -> None:
         """Record that another element has moved a message here."""
         share = self._share(queue, server)
         share.asked = max(0, share.asked - 1)
-        self._table.update(share.id, share)
+        self.table.update(share.id, share)
 
     def balance(self, queue: Queue) -> None:
         """Serve the other elements' requests, or send requests to them, once the queue's own consumers have been
@@ -79,7 +78,7 @@ class Clustered:
             for share in self._shares_of(queue):
                 if not share.asked:
                     share.asked = min(room, MAX_ASKED)
-                    self._table.update(share.id, share)
+                    self.table.update(share.id, share)
                     self._server_queues.send(share.server, WANTED + QUEUE_PREFIX + queue.name, {}, b"%d" % share.asked)
 
     def _move(self, queue: Queue, share: Share) -> None:
@@ -89,7 +88,7 @@ class Clustered:
         self._state.remove_message(message)
         self._server_queues.send(share.server, MOVED + QUEUE_PREFIX + queue.name, headers, body)
         share.wanted -= 1
-        self._table.update(share.id, share)
+        self.table.update(share.id, share)
 
     def _shares_of(self, queue: Queue) -> Iterator[Share]:
         return (self._share(queue, server) for server in self.others(QUEUE_PREFIX + queue.name))
@@ -98,28 +97,17 @@ class Clustered:
         share = self.shares.get((queue.name, server))
         if share is None:
             share = self.shares[queue.name, server] = Share(self._state.new_id(), queue.name, server)
-            self._table.insert(share.id, share)
+            self.table.insert(share.id, share)
         return share
-
-    # For checks.
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether changes have not been written yet."""
-        return self._table.unsaved
-
-    def held(self) -> Image:
-        """Return the contents of memory."""
-        return {"shares": self._table.rows_of(self.shares.values())}
 
     # Store.
 
     def flush(self, changes: Changes | None) -> None:
         """Write the changes."""
-        self._table.flush(self._database, changes)
+        self.table.flush(self._database, changes)
 
     def restore(self) -> None:
         """Load the contents of the store; changes that were not written are dropped."""
-        self._table.forget()
+        self.table.forget()
         shares = [Share(*row) for row in read_rows(self._database, "shares")]
         self.shares = {(share.queue, share.server): share for share in shares}

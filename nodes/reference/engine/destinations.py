@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from nodes.reference.api import Deliver, Effect
+from nodes.reference.api import Command, Deliver, Effect
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import (
@@ -332,11 +332,11 @@ class Destinations:
         self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
         self._touched[queue.id] = queue
 
-    def pull(self, context: Context, args: Mapping[str, Any]) -> None:
+    def pull(self, context: Context, command: Command) -> None:
         """Request one message for a pulled subscription, to be delivered when one is available."""
-        subscription = context.subscriptions.get(args["id"])
+        subscription = context.subscriptions.get(command.args["id"])
         if subscription is None or subscription.ack != PULLED:
-            raise CommandError(f"there is no pulled subscription {args['id']}")
+            raise CommandError(f"there is no pulled subscription {command.args['id']}")
         self._let_pull(subscription, 1)
         self._touched[subscription.queue.id] = subscription.queue
 
@@ -363,9 +363,9 @@ class Destinations:
             self._drop(queue)
         return self._state.add_topic_queue(DURABLE, name, pattern)
 
-    def unsubscribe(self, context: Context, args: Mapping[str, Any]) -> None:
+    def unsubscribe(self, context: Context, command: Command) -> None:
         """End delivery to a subscription; a durable subscription remains unless ``durable`` names it."""
-        name, durable = args.get("id"), args.get("durable")
+        name, durable = command.args.get("id"), command.args.get("durable")
         subscription = context.subscriptions.get(str(name))
         elsewhere = subscription is not None and subscription.queue.kind == PROXY
         if durable is not None and not elsewhere:

@@ -10,8 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Refused
-from nodes.reference.engine.audit import held
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Refused
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.contexts import Contexts
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
@@ -68,11 +67,12 @@ class StoreEngine:
         self._records: list[Records] = []
         self._effects: list[Effect] = []
         self.message_trace: MessageTrace | None = None
+        destinations = self._destinations
         self._handlers = {
-            "send": self._send, "subscribe": self._subscribe, "unsubscribe": self._unsubscribe,
+            "send": self._send, "subscribe": self._subscribe, "unsubscribe": destinations.unsubscribe,
             "ack": self._settle, "nack": self._settle, "begin": transactions.begin, "commit": self._commit,
             "abort": transactions.abort, "prepare": self._prepare, "recover": self._nothing,
-            "pull": self._pull, "put": self._put, "read": self._nothing,
+            "pull": destinations.pull, "put": self._put, "read": self._nothing,
             "received": self._nothing, "close": self._close_by_client, "security": self._secure,
         }
         self._without_client = {"external": self._external, "deploy": self._deploy, **self.server_queues.handlers}
@@ -237,15 +237,6 @@ class StoreEngine:
                 found[message.queue.name].add(message.sequence)
         return found
 
-    def contents(self) -> dict[str, dict[int, tuple[Mapping[str, str], bytes]]]:
-        """Map the name of each queue to its messages, by number, as (headers, body); does not change what memory
-        holds."""
-        found: dict[str, dict[int, tuple[Mapping[str, str], bytes]]] = {name: {} for name in self.state.queues}
-        for message in self.state.messages.values():
-            if message.queue.kind == PLAIN:
-                found[message.queue.name][message.sequence] = self.state.peek(message)
-        return found
-
     def content(self, message: Message) -> tuple[Mapping[str, str], bytes]:
         """Return headers and body of a message that a tap has received."""
         return self.state.content(message)
@@ -319,10 +310,6 @@ class StoreEngine:
         self.server_queues.restore()
         self.clustered.restore()
         self.security.restore()
-
-    def image(self) -> Image:
-        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
-        return {**held(self.state), **self.server_queues.held(), **self.clustered.held(), **self.security.held()}
 
     # Commands without a client.
 
@@ -492,12 +479,6 @@ class StoreEngine:
     def _subscribe(self, context: Context, command: Command) -> None:
         self._demand(context, CONSUME, command.args["destination"])
         self._destinations.subscribe(context, command.args)
-
-    def _pull(self, context: Context, command: Command) -> None:
-        self._destinations.pull(context, command.args)
-
-    def _unsubscribe(self, context: Context, command: Command) -> None:
-        self._destinations.unsubscribe(context, command.args)
 
 
 def _named(queue: Queue) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.api import Image
 from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.topics import SECURITY, TOPIC_PREFIX, matches
@@ -102,7 +101,7 @@ class Security:
         self.rows: dict[tuple[str, str], _Row] = {}
         self.principals: dict[str, Principal] = {}
         self.grants: dict[str, dict[tuple[str, str], None]] = {}
-        self._table: Table[_Row] = Table("security", lambda r: (r.id, r.kind, r.name, wire.encode(r.content)))
+        self.table: Table[_Row] = Table("security", lambda r: (r.id, r.kind, r.name, wire.encode(r.content)))
         self.restore()
 
     # Queries.
@@ -249,7 +248,7 @@ class Security:
         if len(self.rows) >= MAX_ROWS:
             raise Denied(f"there are {MAX_ROWS} principals, grants and objects: delete some first")
         row = _Row(self._new_id(), kind, name, content)
-        self._table.insert(row.id, row)
+        self.table.insert(row.id, row)
         self._take(row)
 
     def _take(self, row: _Row) -> None:
@@ -262,7 +261,7 @@ class Security:
 
     def _remove(self, kind: str, name: str) -> None:
         row = self.rows.pop((kind, name))
-        self._table.remove(row.id)
+        self.table.remove(row.id)
         if kind == PRINCIPAL:
             del self.principals[name]
         elif kind == GRANT:
@@ -271,22 +270,13 @@ class Security:
             if not self.grants[login]:
                 del self.grants[login]
 
-    @property
-    def unsaved(self) -> bool:
-        """Whether changes have not been written yet."""
-        return self._table.unsaved
-
-    def held(self) -> Image:
-        """Return the contents of memory."""
-        return {"security": self._table.rows_of(self.rows.values())}
-
     def flush(self, changes: Changes | None) -> None:
         """Write the changes."""
-        self._table.flush(self._database, changes)
+        self.table.flush(self._database, changes)
 
     def restore(self) -> None:
         """Load the contents of the store; changes that were not written are dropped."""
-        self._table.forget()
+        self.table.forget()
         self.rows, self.principals, self.grants = {}, {}, {}
         for identity, kind, name, content in read_rows(self._database, "security"):
             self._take(_Row(identity, kind, name, wire.decode(content)))

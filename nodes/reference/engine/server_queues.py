@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Image, Waiting
+from nodes.reference.api import Arrived, Config, Declined, Deployed, Effect, Waiting
 from nodes.reference.engine.store import Changes, Table, read_rows
 from nodes.reference.engine.trace import OUTGOING, START, STATE, MessageTrace, name_of
 
@@ -95,12 +95,12 @@ class ServerQueues:
         self._effects: list[Effect] = []
         self.peers: dict[int, PeerServer] = {}
         self.deployment = ServicesDeployment()
-        self._table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
-        self._outgoing: Table[Outgoing] = Table("outgoing", _outgoing_row)
+        self.peer_table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
+        self.outgoing_table: Table[Outgoing] = Table("outgoing", _outgoing_row)
         self._trace: MessageTrace | None = None
         self._named: dict[int, tuple[str, str]] = {}
         """For the trace: id of a waiting message -> its place and name."""
-        self._deployment: Table[ServicesDeployment] = Table("deployment", lambda d: (0, d.phase, d.note))
+        self.deployment_table: Table[ServicesDeployment] = Table("deployment", lambda d: (0, d.phase, d.note))
         self.handlers: Mapping[str, Callable[[Mapping[str, Any]], None]] = {
             "meet": self._meet, "forwarded": self._forwarded, "deployment": self._decide,
         }
@@ -137,11 +137,11 @@ class ServerQueues:
         peer.outgoing[message.sequence] = message
         self._count(message, 1)
         self.cached += len(body)
-        self._outgoing.insert(message.id, message)
+        self.outgoing_table.insert(message.id, message)
         if self._trace is not None:
             self._named[message.id] = f"{OUTGOING}{server}", name_of(headers, body)
             self._trace.note("put", *self._named[message.id], self._trace.by)
-        self._table.update(server, peer)
+        self.peer_table.update(server, peer)
         self._effects.append(Waiting(server, peer.sent))
 
     def depths(self) -> dict[str, int]:
@@ -181,7 +181,7 @@ class ServerQueues:
         """Record that the message with this sequence number has been taken."""
         peer = self._peer(server)
         peer.received = max(sequence, peer.received)
-        self._table.update(server, peer)
+        self.peer_table.update(server, peer)
         self._effects.append(Arrived(server, peer.received))
 
     # Commands.
@@ -190,7 +190,7 @@ class ServerQueues:
         peer = self._peer(args["server"])
         if args["first"] > peer.received + 1:
             peer.received = args["first"] - 1
-            self._table.update(peer.server, peer)
+            self.peer_table.update(peer.server, peer)
 
     def _forwarded(self, args: Mapping[str, Any]) -> None:
         peer = self._peer(args["server"])
@@ -201,14 +201,14 @@ class ServerQueues:
                 self._trace.note("gone", *self._named.pop(message.id), "forwarded")
             self._count(message, -1)
             self.cached -= message.size if message.content is not None else 0
-            self._outgoing.remove(message.id)
+            self.outgoing_table.remove(message.id)
         if upto > peer.acked:
             peer.acked = upto
-            self._table.update(peer.server, peer)
+            self.peer_table.update(peer.server, peer)
 
     def _decide(self, args: Mapping[str, Any]) -> None:
         self.deployment = ServicesDeployment(args["phase"], args["note"])
-        self._deployment.update(0, self.deployment)
+        self.deployment_table.update(0, self.deployment)
         self._effects.append(Deployed(args["phase"]))
 
     def _count(self, message: Outgoing, change: int) -> None:
@@ -221,42 +221,25 @@ class ServerQueues:
         peer = self.peers.get(server)
         if peer is None:
             peer = self.peers[server] = PeerServer(server)
-            self._table.insert(server, peer)
+            self.peer_table.insert(server, peer)
         return peer
-
-    # For checks.
-
-    @property
-    def unsaved(self) -> bool:
-        """Whether changes have not been written yet."""
-        return self._table.unsaved or self._outgoing.unsaved or self._deployment.unsaved
-
-    def held(self) -> Image:
-        """Return the contents of memory, without bodies and headers."""
-        peers = self.peers.values()
-        done = [] if self.deployment == ServicesDeployment() else [self.deployment]
-        return {
-            "servers": self._table.rows_of(peers), "deployment": self._deployment.rows_of(done),
-            "outgoing": frozenset((each.id, each.server, each.sequence, each.destination)
-                                  for peer in peers for each in peer.outgoing.values()),
-        }  # fmt: skip
 
     # Store.
 
     def flush(self, changes: Changes | None) -> None:
         """Write the changes."""
-        self._table.flush(self._database, changes)
-        self._deployment.flush(self._database, changes)
-        for message in self._outgoing.flush(self._database, changes):
+        self.peer_table.flush(self._database, changes)
+        self.deployment_table.flush(self._database, changes)
+        for message in self.outgoing_table.flush(self._database, changes):
             if self.cached > _CACHE_BYTES and message.content is not None:
                 self.cached -= message.size
                 message.content = None
 
     def restore(self) -> None:
         """Load the contents of the store; changes that were not written are dropped."""
-        self._table.forget()
-        self._outgoing.forget()
-        self._deployment.forget()
+        self.peer_table.forget()
+        self.outgoing_table.forget()
+        self.deployment_table.forget()
         self.cached = 0
         self._depths.clear()
         self._effects.clear()

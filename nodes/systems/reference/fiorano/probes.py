@@ -28,8 +28,9 @@ from nodes.reference.designs.fiorano.states import (
     WAITING,
 )
 from nodes.reference.designs.fiorano.transitions import View, next_step
-from nodes.reference.engine.audit import Rows, rows_of, stored
+from nodes.reference.engine.audit import stored
 from nodes.systems.reference.probes.broker import BrokerProbe
+from nodes.systems.reference.probes.images import Rows, rows_of
 
 GATEWAY = "gateway"
 """The kind of the gateway's program, for invariants."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nodes.reference.api import Image
-from nodes.reference.engine.audit import unlike_store
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import QUEUE_PREFIX
 from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.systems.reference.probes.counters import miscounted
+from nodes.systems.reference.probes.images import image, unlike_store
 from nodes.systems.reference.probes.restart import unlike_rebuilt
 
 
@@ -66,15 +66,17 @@ class EngineProbe:
 
     def image(self) -> Image:
         """Return the contents of memory, to compare them with another replica that has applied the same commands."""
-        return self._engine.image()
+        return image(self._engine)
 
     def unlike_store(self) -> str:
         """Describe how memory differs from the store, or from the state that a restart would build from the store.
 
         Both should be equal. Empty while changes are still unwritten, or when nothing differs."""
         engine = self._engine
-        if (any(table.unsaved for table in engine.state.tables.all)
-                or engine.server_queues.unsaved or engine.clustered.unsaved or engine.security.unsaved):
+        queues = engine.server_queues
+        others = (queues.peer_table, queues.outgoing_table, queues.deployment_table, engine.clustered.table,
+                  engine.security.table)
+        if any(table.unsaved for table in (*engine.state.tables.all, *others)):
             return ""
         return unlike_store(self.image(), engine.database) or unlike_rebuilt(engine.state)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nodes.reference.api import Pending
-from nodes.reference.engine.audit import Rows
 from nodes.reference.storage.database import StoredRows
 from nodes.reference.storage.protocol import SERVICE
 from nodes.reference.storage.service import StorageService
+from nodes.systems.reference.probes.images import Rows
 
 STORAGE = "storage"
 """The kind of the storage service's program, for invariants."""

@@ -28,6 +28,7 @@ from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN
 from nodes.systems.reference.probes.broker import BrokerProbe
+from nodes.systems.reference.probes.images import contents
 
 MANAGER = "manager"
 """The kind of a manager's program, for invariants."""
@@ -179,8 +180,9 @@ class QpidProbe:
     def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
         """Return for each queue with replicated messages its creation mark, its last position and its messages'
         content."""
-        positions, contents = self._roles.engine.positions(), self._roles.engine.contents()
-        return {name: (made, positions.get(name, 0), contents.get(name, {})) for name, made in self._copied()}
+        engine = self._roles.engine
+        positions, held = engine.positions(), contents(engine.state)
+        return {name: (made, positions.get(name, 0), held.get(name, {})) for name, made in self._copied()}
 
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 from nodes.reference.api import Image
-from nodes.reference.engine.audit import difference
+from nodes.systems.reference.probes.images import difference
 from stormproof.contracts.invariant import Invariant, Watcher
 
 _AS_THE_ENGINE = ("engine.py: two engines that apply the same commands in the same order hold the same state, whether "

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from nodes.reference.api import ConfigError
-from nodes.reference.bugs import NONE, switched_on
 from nodes.reference.config import read_json
 from nodes.reference.option_values import MAX_SECONDS
 from nodes.reference.trust import is_loopback
@@ -72,6 +71,5 @@ def parse_gateway_config(content: Any) -> GatewayConfig:
         raise ConfigError(f"secret: is missing; without one the gateway listens at a loopback address only, not at "
                           f"{settings['host']!r}")
     settings["lockfile"] = settings.pop("Lockfile")
-    settings["options"] = {"bug": settings.pop("bug", NONE)}
-    switched_on(settings["options"])
+    settings["options"] = {"bug": settings.pop("bug")} if "bug" in settings else {}
     return GatewayConfig(**{**settings, "servers": tuple(servers), "lease": float(settings.get("lease", 1.0))})

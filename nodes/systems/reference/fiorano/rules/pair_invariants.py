@@ -19,8 +19,8 @@ from nodes.reference.designs.fiorano.states import (
     WAITING,
 )
 from nodes.reference.designs.fiorano.transitions import REACHABLE, View
-from nodes.reference.engine.audit import Rows, unlike
 from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
+from nodes.systems.reference.probes.images import Rows, unlike
 from nodes.systems.reference.probes.storage import STORAGE, StorageObserved, StorageProbe
 from stormproof.contracts.invariant import BROKER, Invariant, Watcher
 

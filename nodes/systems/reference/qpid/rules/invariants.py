@@ -11,7 +11,7 @@ from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE,
 from nodes.reference.designs.qpid.options import BUILTIN, NONE, SYNC
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, PRIMARY_STORE
-from nodes.reference.engine.audit import difference
+from nodes.systems.reference.probes.images import difference
 from nodes.systems.reference.qpid.probes import MANAGER, ManagerObserved, ManagerProbe, QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.manager_invariants import MANAGER_INVARIANTS
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
