@@ -32,7 +32,7 @@ from workloads.draws import EVENTS as DRAWS
 from workloads.event_names import COSTS, KINDS, ORDERED, UNORDERED, classes, follows, link_cost, links, topic_name
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.generic_events import GenericListener, GenericPublisher
-from workloads.options import CLIENT_HEARTBEAT
+from workloads.options import CLIENT_HEARTBEAT, TIMEOUTS
 from workloads.subscribers import Publishes, SubscriberLoad
 
 MIXED = "mixed"
@@ -66,8 +66,7 @@ class EventsWorkload(FeatureWorkload):
                "were confirmed; or those confirmed when all faults have been over for resume_within",
                (PROMISED, ALL, RESUMED)),
         Option("resume_within", 10.0, "seconds after the last fault within which events must arrive again"),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         Option("poll", 0.25, "seconds a take waits for an event"),
         CLIENT_HEARTBEAT,
         Option("drain_patience", 12.0, "seconds the drain waits for events that replicas say are there"),

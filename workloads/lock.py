@@ -45,7 +45,7 @@ from workloads.lease_client import GenericLeaseClient, LockServiceClient, demand
 from workloads.lock_client import GenericLockClient, Updates
 from workloads.lock_resource import Guarded
 from workloads.messages import queue_name
-from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING, RELIABLE, TIMEOUTS
 
 PROMPT, STALLING = "prompt", "stalling"
 ACQUIRE, UPDATE, RELEASE, INSTALL = "acquire", "update", "release", "install"
@@ -93,13 +93,12 @@ _COMMON = (
     Option("work", 0.1, "seconds from a holder's read of the guarded value to its write"),
     Option("holders", PROMPT, "stalling: some holders pause before they write, like a stopped process",
            (PROMPT, STALLING)),
-    Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-    Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+    *TIMEOUTS,
     Option("poll", 0.5, "seconds that a worker waits for the lock"),
     CLIENT_HEARTBEAT,
     CONNECT,
     *CONNECTING,
-    Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+    RELIABLE,
     Option("drain_limit", 40.0, "seconds that clients try to get the lock after the heal"),
     Option("min_ok", 10, "confirmed acquires, and updates, below which the verdict is unknown"),
 )  # fmt: skip

@@ -35,7 +35,7 @@ from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
 from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
-from workloads.options import CONNECT, CONNECTING
+from workloads.options import CONNECT, CONNECTING, TIMEOUTS
 
 SEEK_BACK_OFFSETS = 20
 """Number of offsets by which a reader goes back."""
@@ -119,8 +119,7 @@ class LogWorkload(Workload):
         Option("logs", 2, "number of logs", load=True),
         Option("seeks", 2, "operations of a reader that go back, of a hundred"),
         Option("batch", 50, "entries that a read asks for at most"),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         CONNECT,
         *CONNECTING,
         Option("read_copies", True, "each node's own copy is read at the end, where the system shows it",

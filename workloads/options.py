@@ -11,6 +11,12 @@ T = TypeVar("T")
 CLIENT_HEARTBEAT = Option(
     "client_heartbeat", 0.3, "seconds between a client's heart-beats; three silent ones end a connection", least=0.01)
 """An option of every workload that speaks STOMP."""
+TIMEOUTS = (
+    Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
+    Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+)
+RELIABLE = Option(
+    "reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each")
 HOME, ANY_NODE = "home", "any"
 CONNECT = Option(
     "connect", ANY_NODE,

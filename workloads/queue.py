@@ -38,7 +38,7 @@ from workloads.draws import QUEUE as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.generic_client import GenericQueueClient
 from workloads.messages import queue_name
-from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING, RELIABLE, TIMEOUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,12 @@ class QueueWorkload(FeatureWorkload):
         Option("producers", 3, "threads that send", load=True),
         Option("consumers", 3, "threads that take", load=True),
         Option("queues", 1, "number of queues", load=True),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
         CONNECT,
         *CONNECTING,
-        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+        RELIABLE,
         Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),

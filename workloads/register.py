@@ -37,7 +37,7 @@ from stormproof.vocabulary import REGISTERS
 from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
-from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING
+from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING, RELIABLE, TIMEOUTS
 from workloads.register_client import GenericRegisterClient
 
 
@@ -80,12 +80,11 @@ class RegisterWorkload(FeatureWorkload):
         Option("keys", 3, "number of registers", load=True),
         Option("read_share", 50, "reads, of a hundred operations", was="reads"),
         Option("swaps", 25, "compare-and-sets, of a hundred operations; the others are writes"),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         CLIENT_HEARTBEAT,
         CONNECT,
         *CONNECTING,
-        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+        RELIABLE,
         Option("drain_limit", 30.0, "seconds that the last reads may take in all"),
         Option("min_ok", 20, "confirmed reads, and writes, below which the verdict is unknown"),
         FEATURE_COVERAGE,

@@ -36,7 +36,7 @@ from stormproof.test import Test
 from stormproof.vocabulary import WATCHES
 from workloads.log import Appends, UntilEmpty
 from workloads.log_client import EMPTY
-from workloads.options import CONNECT, CONNECTING
+from workloads.options import CONNECT, CONNECTING, TIMEOUTS
 from workloads.watch_client import BROKEN_OFF, GenericWatchClient, key_name
 
 
@@ -85,8 +85,7 @@ class WatchWorkload(Workload):
         Option("moves", 10, "operations of a watcher, of a thousand, that restart it at another node"),
         Option("back", 20, "revisions by which every other of these restarts goes back"),
         Option("poll", 0.25, "seconds that a watcher waits for an event"),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         CONNECT,
         *CONNECTING,
         Option("drain_limit", 90.0, "seconds that the last watches may take in all"),

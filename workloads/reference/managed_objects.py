@@ -33,7 +33,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
-from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, in_order
+from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER, TIMEOUTS, in_order
 from workloads.reference.connection import ConnectionBroken, NotSent, StompConnection
 from workloads.reference.stomp_client import StompCluster, StompEndpoint, failed, json_request
 
@@ -44,8 +44,7 @@ not exist."""
 Request = tuple[str, Mapping[str, Any]]
 """The name and the body of a request."""
 COMMON_OPTIONS = (
-    Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-    Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+    *TIMEOUTS,
     CLIENT_HEARTBEAT,
     CLIENT_ORDER,
     Option("drain_limit", 60.0, "seconds that the last queries may take in all"),

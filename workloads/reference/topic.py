@@ -33,7 +33,7 @@ from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import TOPIC as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, UNSUBSCRIBE, FeatureWorkload
-from workloads.options import CLIENT_HEARTBEAT, CONNECTING
+from workloads.options import CLIENT_HEARTBEAT, CONNECTING, TIMEOUTS
 from workloads.reference.dialogue.broker_model import selects
 from workloads.reference.topic_client import TopicClient, topic_name
 from workloads.subscribers import Publishes, SubscriberLoad, subscriptions
@@ -63,8 +63,7 @@ class TopicWorkload(FeatureWorkload):
         Option("window", 8, "messages that are pushed to a subscriber ahead of its acknowledgements"),
         Option("stay", 40, "operations after which a durable subscriber detaches, on average; 0: never"),
         Option("away", 0.5, "seconds that a durable subscriber stays detached"),
-        Option("op_timeout", 3.0, "seconds after which an operation's outcome is unknown"),
-        Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
+        *TIMEOUTS,
         Option("poll", 0.25, "seconds a take waits for a message"),
         CLIENT_HEARTBEAT,
         *CONNECTING,

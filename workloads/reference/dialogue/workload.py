@@ -21,7 +21,7 @@ from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.draws import DIALOGUE as DRAWS
 from workloads.feature_coverage import FeatureCoverage
-from workloads.options import CLIENT_HEARTBEAT, CONNECTING
+from workloads.options import CLIENT_HEARTBEAT, CONNECTING, RELIABLE
 from workloads.reference.dialogue.client import SETTLE, DialogueClient
 
 TALK = "talk"
@@ -81,7 +81,7 @@ class DialogueWorkload(PrivateDialoguesWorkload):
     options = (
         Option("talkers", 4, "threads that talk with brokers", load=True),
         Option("visitors", False, "dialogues include other logins, whose rights and passcodes change"),
-        Option("reliable", True, "clients number their frames, reconnect and re-emit; false: one TCP connection each"),
+        RELIABLE,
         Option("op_timeout", 3.0, "seconds after which a command's outcome is unknown"),
         Option("open_timeout", 2.0, "seconds a new client tries to connect before its operation fails"),
         Option("poll", 0.25, "seconds a take waits for a message"),
