@@ -43,7 +43,7 @@ def as_it_should_be(run: Run, beginning: str, good: str, bad: tuple[str, str]) -
     ``good`` is the summary without an observation; ``bad`` are the summaries for one and for several.
     """
     if not looked(run):
-        return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
+        return CheckOutcome(VALID, 0, "not observed: the run does not have the setting `surface`")
     return each_observed(run, beginning, good, bad)
 
 

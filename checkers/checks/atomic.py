@@ -77,12 +77,12 @@ def _bits(mask: int) -> list[int]:
 
 CHECK = RunCheck(
     name="atomic",
-    guarantee="of a transaction all parts come or none: all when it was committed, none when it was aborted",
+    guarantee="a transaction is atomic: all its parts are delivered if it was committed, none if it was aborted",
     anomaly="atomic",
     decides=True,
     subjects=(TRANSACTIONS,),
-    one="transaction was done in part, or against what was confirmed",
-    more="transactions were done in part, or against what was confirmed",
+    one="transaction was carried out in part, or contrary to its confirmed outcome",
+    more="transactions were carried out in part, or contrary to their confirmed outcome",
     speaks_when_held=True,
     function=check,
 )

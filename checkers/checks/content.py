@@ -23,11 +23,11 @@ def check(run: Run) -> CheckOutcome:
 
 CHECK = RunCheck(
     name="content",
-    guarantee="a message comes as it was sent: the sender's headers and every byte of the body, and nothing else",
+    guarantee="each message is delivered as it was sent: the sender's headers and every byte of the body, nothing else",
     anomaly="not-as-sent",
     subjects=(MESSAGES, TRANSACTIONS, TOPICS, EVENTS),
-    one="message came otherwise than it was sent",
-    more="messages came otherwise than they were sent",
+    one="message was delivered with other contents than were sent",
+    more="messages were delivered with other contents than were sent",
     function=check,
     happens=True,
 )

@@ -17,18 +17,18 @@ def check(run: Run) -> CheckOutcome:
 
     Clients that have destinations for themselves know the next message and the refusals to expect (``broker_model``).
     """
-    return each_observed(run, NOT_AS_MODELLED, "every answer was as the model of a broker has it",
-                         ("answer was not as the model of a broker has it",
-                          "answers were not as the model of a broker has them"))
+    return each_observed(run, NOT_AS_MODELLED, "every answer agreed with the model of a broker",
+                         ("answer differed from the model of a broker",
+                          "answers differed from the model of a broker"))
 
 
 CHECK = RunCheck(
     name="dialogue",
-    guarantee="to whoever has destinations for itself, a broker answers as a model of it: what comes, in which order, "
-    "how often before, and what is refused",
+    guarantee="a client that uses destinations alone gets the answers of a broker's model: what is delivered, "
+    "in which order, how often before, and what is refused",
     anomaly="not-as-modelled",
     subjects=(DIALOGUES,),
-    one="answer was not as the model of a broker has it",
-    more="answers were not as the model of a broker has them",
+    one="answer differed from the model of a broker",
+    more="answers differed from the model of a broker",
     function=check,
 )

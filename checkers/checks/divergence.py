@@ -62,7 +62,7 @@ def _compare(logs: Logs, rows: Int64s, nodes: int, found: dict[str, RowTuples]) 
 
 CHECK = RunCheck(
     name="divergence",
-    guarantee="all nodes have the same log when all is healed",
+    guarantee="after the last heal, all nodes have the same log",
     anomaly="divergence",
     decides=True,
     subjects=(LOGS,),

@@ -68,7 +68,7 @@ def check(run: Run) -> CheckOutcome:
     aside = f"; {unpromised:,} that were not promised did not come either" if unpromised else ""
     if lost:
         why = {ALL: "", RESUMED: ", though they were sent after all faults"}.get(owed, ", though their replicas lived")
-        text = f"{lost:,} of {owed_in_all:,} events owed to subscribers never came{why}{aside}"
+        text = f"{lost:,} of {owed_in_all:,} events owed to subscribers were never delivered{why}{aside}"
         return CheckOutcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
@@ -103,7 +103,7 @@ def _died_after(run: Run, sent: Int64s) -> Bools:
 
 CHECK = RunCheck(
     name="event-lost",
-    guarantee="a replica delivers what it confirmed to every subscriber, as long as its process lives",
+    guarantee="a replica delivers every confirmed event to every subscriber, as long as its process lives",
     anomaly="event-lost",
     subjects=(EVENTS,),
     one="confirmed message was never delivered to a subscriber",

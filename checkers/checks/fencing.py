@@ -76,7 +76,7 @@ def check(run: Run) -> CheckOutcome:
 
 CHECK = RunCheck(
     name="fencing",
-    guarantee="fencing tokens grow: who gets the lock later gets a larger one",
+    guarantee="fencing tokens grow: each later holder of the lock gets a larger token",
     anomaly="token-went-back",
     decides=True,
     subjects=(LOCKS,),

@@ -35,7 +35,7 @@ def check(run: Run) -> CheckOutcome:
     """
     rest = run.info.get("rest")
     if not isinstance(rest, dict):
-        return CheckOutcome(UNKNOWN, 0, "nobody looked into the nodes")
+        return CheckOutcome(UNKNOWN, 0, "the nodes' memory was not inspected")
     operations = sum(int(counts[0]) for counts in run.tally.values())
     keeps = run.info.get("keeps") or {}
     before: dict[str, int] = {}
@@ -57,15 +57,15 @@ def check(run: Run) -> CheckOutcome:
                                                           "operations": operations}))
     if found:
         first = found[0].detail
-        text = (f"{first['node']} held {first['holds']} things in {first['what']} at rest, after "
+        text = (f"{first['node']} held {first['holds']} things in {first['what']} when idle, after "
                 f"{amount(operations, 'operation')}; {first['most']} are expected at most")
         return CheckOutcome(INVALID, len(found), text, tuple(found[:MAX_EXAMPLES]))
-    return CheckOutcome(VALID, 0, f"nothing that nodes held at rest had grown with {amount(operations, 'operation')}")
+    return CheckOutcome(VALID, 0, f"nothing that idle nodes held had grown with {amount(operations, 'operation')}")
 
 
 CHECK = RunCheck(
     name="growth",
-    guarantee="what nodes hold at rest does not grow with what they have done",
+    guarantee="the memory of idle nodes does not grow with the work that they have done",
     anomaly="leak",
     subjects=(ANY,),
     function=check,

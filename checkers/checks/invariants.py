@@ -19,10 +19,10 @@ def check(run: Run) -> CheckOutcome:
         told = f"{broken['name']}: {broken['wrong']}"
         return CheckOutcome(INVALID, 1, told, (Anomaly("invariant-broken", (), detail=dict(broken)),))
     if not run.in_process:
-        return CheckOutcome(UNKNOWN, 0, "only simulated nodes are looked at")
+        return CheckOutcome(UNKNOWN, 0, "only simulated nodes are inspected")
     claimed = run.info.get("invariants")
     if not isinstance(claimed, dict) or not claimed:
-        return CheckOutcome(UNKNOWN, 0, "no invariant was looked at")
+        return CheckOutcome(UNKNOWN, 0, "no invariant was evaluated")
     return CheckOutcome(VALID, 0, f"{len(claimed)} invariants held at every instant")
 
 

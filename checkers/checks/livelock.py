@@ -18,13 +18,13 @@ def check(run: Run) -> CheckOutcome:
     if told is not None:
         return CheckOutcome(INVALID, 1, str(told), (Anomaly("never-done", (), detail={"what": str(told)}),))
     if not run.in_process:
-        return CheckOutcome(UNKNOWN, 0, "only simulated runs are counted")
-    return CheckOutcome(VALID, 0, "the nodes came to an end of what they did")
+        return CheckOutcome(UNKNOWN, 0, "steps are counted in simulated runs only")
+    return CheckOutcome(VALID, 0, "the nodes finished their work")
 
 
 CHECK = RunCheck(
     name="livelock",
-    guarantee="nodes are done some time",
+    guarantee="nodes finish their work eventually",
     anomaly="never-done",
     subjects=(ANY,),
     function=check,

@@ -29,13 +29,14 @@ def check(run: Run) -> CheckOutcome:
     asked = [row for row in after.tolist() if h.kind[row] == vocabulary.INVOKE]
     ended = [int(h.partner[row]) for row in asked if h.partner[row] >= 0]
     if any(h.kind[end] == vocabulary.OK for end in ended):
-        return CheckOutcome(VALID, 0, "the lock could be had in the end")
+        return CheckOutcome(VALID, 0, "the lock could be acquired in the end")
     vain = _longest_in_vain(run, sorted(ended))
     seconds = float(h.time[vain[-1]] - h.time[vain[0]]) / SECOND if vain else 0.0
     if seconds < LOST_AFTER_SECONDS:
-        return CheckOutcome(UNKNOWN, 0, f"the lock was asked for in vain for {seconds:.1f} s only when all was healed")
+        return CheckOutcome(UNKNOWN, 0, f"after the last heal, acquires of the lock failed for {seconds:.1f} s only")
     example = Anomaly("lock-lost", run.rows_of(vain[0], vain[-1]), 0, None, {"seconds": round(seconds, 3)})
-    return CheckOutcome(INVALID, 1, f"nobody could have the lock for {seconds:.1f} s when all was healed", (example,))
+    text = f"after the last heal, no client could acquire the lock for {seconds:.1f} s"
+    return CheckOutcome(INVALID, 1, text, (example,))
 
 
 def _longest_in_vain(run: Run, ended: list[int]) -> list[int]:
@@ -56,11 +57,11 @@ def _longest_in_vain(run: Run, ended: list[int]) -> list[int]:
 
 CHECK = RunCheck(
     name="lock-lost",
-    guarantee="when all is healed and its holders have left, a lock can be had",
+    guarantee="after the last heal, a lock that its holders have left can be acquired",
     anomaly="lock-lost",
     decides=True,
     subjects=(LOCKS,),
-    one="lock could not be had any more",
-    more="locks could not be had any more",
+    one="lock could no longer be acquired",
+    more="locks could no longer be acquired",
     function=check,
 )

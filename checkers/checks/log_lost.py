@@ -46,14 +46,15 @@ def check(run: Run) -> CheckOutcome:
     if count:
         found = (*examples(run, "confirmed-lost", [(row,) for row in lost.tolist()], logs),
                  *examples(run, "seen-lost", [(row,) for row in seen.tolist()], logs))  # fmt: skip
-        text = f"{len(lost):,} of {amount(len(logs.appended), 'confirmed append')} lost, {len(seen):,} others were read"
+        text = (f"{len(lost):,} of {amount(len(logs.appended), 'confirmed append')} lost, "
+                f"and {len(seen):,} others that were read")  # fmt: skip
         if len(gone):
             figures["gone"] = gone
-            text += f"; {amount(len(gone), 'log is', 'logs are')} not there any more, by every answer"
+            text += f"; {amount(len(gone), 'log no longer exists', 'logs no longer exist')}, by every answer"
         return CheckOutcome(INVALID, count, text, found[:MAX_EXAMPLES], figures)
     if unread:
         return CheckOutcome(UNKNOWN, 0, f"log {unread[0]} was not read to its end", (), figures)
-    return CheckOutcome(VALID, 0, f"all of {amount(len(logs.appended), 'confirmed append')} there", (), figures)
+    return CheckOutcome(VALID, 0, f"none of {amount(len(logs.appended), 'confirmed append')} was lost", (), figures)
 
 
 def _names(logs: Logs, rows: Int64s) -> Int64s:
@@ -62,7 +63,7 @@ def _names(logs: Logs, rows: Int64s) -> Int64s:
 
 CHECK = RunCheck(
     name="log-lost",
-    guarantee="what was confirmed or read stays in the log",
+    guarantee="every confirmed or read entry stays in the log",
     anomaly="log-lost",
     decides=True,
     subjects=(LOGS,),

@@ -110,7 +110,8 @@ CHECK = RunCheck(
     tell=told_by_kinds({
         "two-values": ("offset of a log had two values", "offsets of logs had two values"),
         "two-offsets": ("value was stored twice", "values were stored twice"),
-        "from-nowhere": ("value was in a log that nobody put there", "values were in logs that nobody put there"),
+        "from-nowhere": ("value was in a log that no client had appended",
+                         "values were in logs that no client had appended"),
         "append-went-back": ("append got no larger offset than an earlier one",
                              "appends got no larger offsets than earlier ones"),
     }, "log-lost"),

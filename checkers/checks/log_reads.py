@@ -52,7 +52,7 @@ def _after_loss(logs: Logs, found: list[tuple[int, ...]]) -> int:
 
 CHECK = RunCheck(
     name="log-reads",
-    guarantee="a reader of a log goes on, and skips nothing that is there",
+    guarantee="a reader of a log advances and skips no entry that is there",
     anomaly="log-reads",
     decides=True,
     subjects=(LOGS,),

@@ -100,7 +100,7 @@ def conclude(parts: Sequence[LostPositions], whole: WholeRun) -> CheckOutcome:
     count, undecided = sum(lost for lost, _ in split.values()), sum(each for _, each in split.values())
     figures: dict[str, Any] = {"lost": count, "undecided": undecided}
     if not count and undecided:
-        text = f"{amount(undecided, 'confirmed message')} may be lost: not delivered, but may be somewhere still"
+        text = f"{amount(undecided, 'confirmed message')} may be lost: not delivered, but possibly still in the system"
         return CheckOutcome(UNKNOWN, 0, text, (), figures)
     if not count:
         return CheckOutcome(VALID, 0, "no confirmed message is lost", (), figures)
@@ -138,7 +138,7 @@ check = ByParts(find, conclude)
 
 CHECK = RunCheck(
     name="loss-shape",
-    guarantee="none: it tells where what is lost was lost",
+    guarantee="none: it classifies lost messages by their position",
     subjects=(MESSAGES,),
     function=check,
     by_parts=check,

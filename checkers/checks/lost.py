@@ -90,10 +90,10 @@ def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
         text = f"{count:,} of {confirmed:,} confirmed messages were never delivered"
         if accounted := sum(told.count for told in lost) - count:
             figures["accounted"] = accounted
-            text = f"at least {text}: {count + accounted:,} did not come, and {_may_have(accounted)}"
+            text = f"at least {text}: {count + accounted:,} were not delivered, and {_may_have(accounted)}"
         if gone := sorted(whole.gone_queues.keys() & {key for key, (each, _) in split.items() if each}):
             figures["gone"] = gone
-            text += f"; queue {', '.join(map(str, gone[:5]))} is not there any more, by every answer of the drain"
+            text += f"; queue {', '.join(map(str, gone[:5]))} no longer exists, by every answer of the drain"
         return CheckOutcome(INVALID, count, text, examples_of(told.examples for told in lost), figures)
     text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered"
     first = min((told.place, key) for key, each in missing.items() for told in each)[1]
@@ -103,7 +103,7 @@ def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
 
 
 def _may_have(count: int) -> str:
-    return f"takes that named none may have had {count:,} of them"
+    return f"takes that named no message may have held {count:,} of them"
 
 
 def lost_of(queue: int, missing: int, whole: WholeRun) -> tuple[int, int]:

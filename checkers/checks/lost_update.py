@@ -70,7 +70,7 @@ def _lost(written: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 CHECK = RunCheck(
     name="lost-update",
-    guarantee="what a holder wrote under the lock is seen by the holders after it",
+    guarantee="each holder's update under the lock is seen by the next holders",
     anomaly="lost-update",
     decides=True,
     subjects=(LOCKS,),

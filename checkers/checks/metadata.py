@@ -33,7 +33,7 @@ def check(run: Run) -> CheckOutcome:
     figures: dict[str, object] = {"model": MODEL.name, "objects": len(objects),
                                   "operations": sum(len(rows) for rows in objects.values())}  # fmt: skip
     if not objects:
-        return CheckOutcome(UNKNOWN, 0, "nothing was changed or looked at", (), figures)
+        return CheckOutcome(UNKNOWN, 0, "no object was changed or read", (), figures)
     illegal, undecided = judge_each(MODEL, objects)
     figures["undecided"] = undecided
     if illegal:

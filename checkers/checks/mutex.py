@@ -19,7 +19,7 @@ from stormproof.text import amount
 
 MUTEX, REENTRANT = "mutex", "reentrant-mutex"
 """The names of two checks: of a lock that its holder cannot acquire again, and of one that it can."""
-NEVER_HELD = "nobody ever had the lock"
+NEVER_HELD = "no client ever held the lock"
 REFUSED = "refused"
 """Error of an acquire of a lock that was held, and of a release without the lock. A failure for any other reason proves
 nothing.
@@ -84,8 +84,8 @@ def _check(name: str, model: str, guarantee: str) -> RunCheck:
         anomaly=name,
         decides=True,
         subjects=(),
-        one="lock had two holders, or was released by somebody who did not hold it",
-        more="locks had two holders, or were released by somebody who did not hold them",
+        one="lock had two holders, or was released by a client that did not hold it",
+        more="locks had two holders, or were released by clients that did not hold them",
         speaks_when_held=True,
         function=partial(check, kind=ObjectKind(compiled, name, "lock", "locks", _told)),
     )

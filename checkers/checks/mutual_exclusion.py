@@ -29,7 +29,7 @@ def check(run: Run) -> CheckOutcome:
     holds = holds_of(run)
     figures: dict[str, object] = {"model": MODEL.name, "holds": len(holds)}
     if not holds:
-        return CheckOutcome(UNKNOWN, 0, "nobody ever had the lock", (), figures)
+        return CheckOutcome(UNKNOWN, 0, "no client ever held the lock", (), figures)
     pairs = overlaps(holds)
     # If two holds suffice as proof, porcupine need not search all of them.
     shown = operations_of(list(pairs[0]) if pairs else holds)

@@ -39,7 +39,7 @@ def check(run: Run) -> CheckOutcome:
         return CheckOutcome(VALID, 0, text, (), figures)
     text = never_again(run, last)
     if last.get(UNSURE):
-        return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since nobody knows whether it was healthy", (), figures)
+        return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since its health is unknown", (), figures)
     if not run.in_process and (excuse := _excuse(run)):
         return CheckOutcome(UNKNOWN, 0, f"{text}; not judged, since {excuse}", (), figures)
     detail = {"seconds": float(last["seconds"]), "bound": float(last["bound"]), STATE: last["state"]}

@@ -32,7 +32,7 @@ check = ByParts(find, conclude)
 
 CHECK = RunCheck(
     name="redelivered-unconfirmed",
-    guarantee="nothing is delivered twice unless it was acknowledged in between; permitted to an at-least-once broker",
+    guarantee="no unacknowledged message is delivered again; an at-least-once broker may do so",
     anomaly="redelivered-unconfirmed",
     subjects=(MESSAGES, TRANSACTIONS,),
     function=check,

@@ -64,7 +64,7 @@ def sightings(run: Run) -> dict[tuple[int, int, int], dict[int, int]]:
 def check(run: Run) -> CheckOutcome:
     """Check that the deliveries of a message have different numbers: the number of the deliveries before."""
     if not looked(run):
-        return CheckOutcome(VALID, 0, "nobody looked: the run has not the setting `surface`")
+        return CheckOutcome(VALID, 0, "not observed: the run does not have the setting `surface`")
     h = run.history
     anomalies: list[Anomaly] = []
     count, redelivered = 0, 0
@@ -84,18 +84,18 @@ def check(run: Run) -> CheckOutcome:
                 anomalies.append(Anomaly(kind, run.rows_of(*rows), key, name_of(value), detail))
     figures = {"messages_redelivered": redelivered}
     if not count:
-        return CheckOutcome(VALID, 0, "every redelivery said how many deliveries there had been", (), figures)
+        return CheckOutcome(VALID, 0, "every redelivery stated the number of earlier deliveries", (), figures)
     text = amount(count, "redelivery did not say so", "redeliveries did not say so")
     return CheckOutcome(INVALID, count, text, tuple(anomalies), figures)
 
 
 CHECK = RunCheck(
     name="redelivery",
-    guarantee="a message that is delivered again says so, and how many deliveries there were before",
+    guarantee="each redelivery is marked, with the number of earlier deliveries",
     anomaly="redelivered-untold",
     subjects=(MESSAGES, TOPICS),
-    one="redelivery did not say that it was one",
-    more="redeliveries did not say that they were",
+    one="redelivery was not marked as one",
+    more="redeliveries were not marked as such",
     function=check,
     happens=True,
 )

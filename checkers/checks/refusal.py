@@ -17,8 +17,8 @@ def check(run: Run) -> CheckOutcome:
 
     Clients send some on purpose: an ACK that nothing awaits, the end of a transaction that was never begun...
     """
-    return as_it_should_be(run, NOT_REFUSED, "every command that makes no sense was refused",
-                           ("command that makes no sense was confirmed", "commands that make no sense were confirmed"))
+    return as_it_should_be(run, NOT_REFUSED, "every invalid command was refused",
+                           ("invalid command was confirmed", "invalid commands were confirmed"))
 
 
 CHECK = RunCheck(
@@ -26,7 +26,7 @@ CHECK = RunCheck(
     guarantee="a command that can't be carried out is refused, has no effect, and ends its connection",
     anomaly="not-refused",
     subjects=(MESSAGES, TRANSACTIONS, TOPICS),
-    one="command that makes no sense was confirmed",
-    more="commands that make no sense were confirmed",
+    one="invalid command was confirmed",
+    more="invalid commands were confirmed",
     function=check,
 )

@@ -92,7 +92,7 @@ def _told(run: Run, call: int) -> str:
 KIND = ObjectKind(MODEL, "not-linearizable", "register", "registers", _told)
 CHECK = RunCheck(
     name="register",
-    guarantee="each register is linearizable: it has one value at a time, for everybody",
+    guarantee="each register is linearizable: it has one value at a time, for all clients",
     anomaly="register",
     decides=True,
     subjects=(REGISTERS,),

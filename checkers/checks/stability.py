@@ -34,7 +34,7 @@ def check(run: Run) -> CheckOutcome:
     if late is None or (not run.in_process and any(MOVES_CLOCK in fault.effects for fault in run.faults)):
         return CheckOutcome(UNKNOWN, 0, "the times in the nodes' logs are not reliable")
     if not changes:
-        return CheckOutcome(UNKNOWN, 0, "the nodes' logs tell no roles")
+        return CheckOutcome(UNKNOWN, 0, "the nodes' logs report no roles")
     start, _ = run.main_phase()
     seconds = float(claimed["seconds"]) + late
     found = list(_needless(run, changes, start, int(seconds * SECOND), claimed))
@@ -68,7 +68,7 @@ def _needless(run: Run, changes: list[Mapping[str, Any]], start: int, settling: 
 
 CHECK = RunCheck(
     name="stability",
-    guarantee="nodes keep their roles while nothing happens to them",
+    guarantee="undisturbed nodes keep their roles",
     anomaly="needless-change",
     subjects=(ANY,),
     function=check,

@@ -42,7 +42,7 @@ def check(run: Run) -> CheckOutcome:
 
 CHECK = RunCheck(
     name="topic-duplicated",
-    guarantee="a subscription never gets again what it was told that it consumed",
+    guarantee="a subscription never gets a message again after the receipt of its ACK",
     anomaly="topic-duplicated",
     decides=True,
     subjects=(TOPICS,),

@@ -42,7 +42,7 @@ def check(run: Run) -> CheckOutcome:
         "confirmed": confirmed, "owed": owed_in_all, "undecided": undecided, "by_subscription": by_subscription
     }  # fmt: skip
     if lost:
-        text = f"{lost:,} of {owed_in_all:,} messages owed to durable subscriptions never came"
+        text = f"{lost:,} of {owed_in_all:,} messages owed to durable subscriptions were never delivered"
         return CheckOutcome(INVALID, lost, text, tuple(examples), figures)
     if undecided:
         key, reason = next(iter(t.undrained.items()))
@@ -54,7 +54,7 @@ def check(run: Run) -> CheckOutcome:
 
 CHECK = RunCheck(
     name="topic-lost",
-    guarantee="a durable subscription gets every confirmed message, whoever failed and whether it was attached or not",
+    guarantee="a durable subscription gets every confirmed message, whichever nodes failed, attached or not",
     anomaly="topic-lost",
     decides=True,
     subjects=(TOPICS,),

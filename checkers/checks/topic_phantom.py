@@ -131,7 +131,7 @@ def _anomaly(run: Run, kind: str, place: int) -> Anomaly:
 
 CHECK = RunCheck(
     name="topic-phantom",
-    guarantee="a subscription gets what was published to its topics since it was asked for, and nothing else",
+    guarantee="a subscription gets only messages that were published to its topics since it was requested",
     anomaly="topic-phantom",
     decides=True,
     subjects=(TOPICS,),

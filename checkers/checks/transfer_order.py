@@ -97,7 +97,7 @@ def _anomaly(run: Run, message: int, witness: int) -> Anomaly:
 
 CHECK = RunCheck(
     name="transfer-order",
-    guarantee="what a durable connection has accepted arrives in the order of acceptance",
+    guarantee="messages arrive in the order in which their durable connection accepted them",
     anomaly="transfer-order",
     decides=True,
     subjects=(TRANSFERS,),

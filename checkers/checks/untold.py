@@ -37,7 +37,8 @@ def check(run: Run) -> CheckOutcome:
     another = np.flatnonzero((np.diff(message) == 0) & (np.diff(mark) != 0))
     figures = {"told": len(np.unique(message[another]))}
     if not len(forbidden):
-        text = f"no copy of a message came twice; of {amount(figures['told'], 'message')} several copies came, all told"
+        several = amount(figures["told"], "message")
+        text = f"no copy of a message was delivered twice; {several} had several copies, all marked"
         return CheckOutcome(VALID, 0, text, (), figures)
     examples = []
     for place in forbidden[:MAX_EXAMPLES].tolist():
@@ -51,12 +52,12 @@ def check(run: Run) -> CheckOutcome:
 
 CHECK = RunCheck(
     name="untold-duplicate",
-    guarantee="a message that comes twice says so",
+    guarantee="each duplicate is marked as one",
     anomaly="untold-duplicate",
     decides=True,
     subjects=(TRANSFERS,),
-    one="duplicate came without a mark that tells it",
-    more="duplicates came without a mark that tells them",
+    one="duplicate was not marked as one",
+    more="duplicates were not marked as such",
     function=check,
     happens=True,
 )

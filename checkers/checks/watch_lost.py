@@ -54,13 +54,13 @@ def check(run: Run) -> CheckOutcome:
     if sum(counts.values()):
         found = [one for kind, lost in missing.items()
                  for one in examples(run, kind, [(row,) for row in sorted(lost)], watches)]  # fmt: skip
-        text = f"{counts['confirmed-lost']:,} of {puts} lost, {counts['seen-lost']:,} others were told"
+        text = f"{counts['confirmed-lost']:,} of {puts} lost, and {counts['seen-lost']:,} others that were reported"
         return CheckOutcome(INVALID, sum(counts.values()), text, tuple(found[:MAX_EXAMPLES]), counts)
     if unread:
         key, node = unread[0]
         text = f"{run.name_of(key)} was not watched from its beginning to its end at n{node + 1}"
         return CheckOutcome(UNKNOWN, 0, text, (), counts)
-    return CheckOutcome(VALID, 0, f"all of {puts} there, at each node", (), counts)
+    return CheckOutcome(VALID, 0, f"none of {puts} was lost, at each node", (), counts)
 
 
 def _of(rows: Int64s, watches: Watches, key: int) -> Int64s:
@@ -70,7 +70,7 @@ def _of(rows: Int64s, watches: Watches, key: int) -> Int64s:
 
 CHECK = RunCheck(
     name="watch-lost",
-    guarantee="what was confirmed or told is told by a watch from the beginning, at every node",
+    guarantee="a watch from the beginning reports every confirmed or reported event, at every node",
     anomaly="watch-lost",
     decides=True,
     subjects=(WATCHES,),

@@ -65,7 +65,7 @@ def _reached(revision: Int64s, begins: Bools) -> Int64s:
 
 CHECK = RunCheck(
     name="watch-order",
-    guarantee="a watch tells each event once, in order, and leaves none out, wherever it is resumed",
+    guarantee="a watch reports each event once, in order, and omits none, wherever it is resumed",
     anomaly="watch-order",
     decides=True,
     subjects=(WATCHES,),

@@ -34,7 +34,7 @@ CHECK = RunCheck(
     tell=told_by_kinds({
         "two-values": ("revision of a key had two values", "revisions of keys had two values"),
         "two-revisions": ("value was stored twice", "values were stored twice"),
-        "from-nowhere": ("value was told that nobody had put", "values were told that nobody had put"),
+        "from-nowhere": ("value was reported that no client had put", "values were reported that no client had put"),
         "put-went-back": ("put got no larger revision than an earlier one",
                           "puts got no larger revisions than earlier ones"),
     }, "watch-lost"),

@@ -35,15 +35,15 @@ def check(run: Run) -> CheckOutcome:
     if not claimed and not (isinstance(work, dict) and work.get("rest")):
         return CheckOutcome(UNKNOWN, 0, "the system claims no bound of it")
     if not isinstance(work, dict):
-        return CheckOutcome(UNKNOWN, 0, "nobody counted what the nodes sent")
+        return CheckOutcome(UNKNOWN, 0, "the nodes' traffic was not counted")
     sent = {name: sum(int(counts[place]) for counts in work["machines"].values()) for name, place in _PLACES.items()}
     figures = _figures(run, sent)
     found = [*_beyond(claimed, work, sent, len(run.faults)), *_at_rest(claimed, work.get("rest"))]
     if found:
         return CheckOutcome(INVALID, len(found), str(found[0].detail["reason"]), tuple(found), figures)
     if not claimed:
-        return CheckOutcome(VALID, 0, "at rest hardly anybody dialled or wrote; no bound is claimed", (), figures)
-    text = f"what machines sent each other ({_counted(sent[FRAMES], FRAMES)}) was in proportion"
+        return CheckOutcome(VALID, 0, "idle nodes hardly connected or wrote; no bound is claimed", (), figures)
+    text = f"the traffic between machines ({_counted(sent[FRAMES], FRAMES)}) was in proportion"
     return CheckOutcome(VALID, 0, text, (), figures)
 
 
@@ -109,7 +109,7 @@ def _counted(count: int, name: str) -> str:
 
 CHECK = RunCheck(
     name="work",
-    guarantee="what nodes send each other is in proportion to what clients ask for",
+    guarantee="the traffic between nodes is in proportion to the clients' requests",
     anomaly="too-much-work",
     subjects=(vocabulary.ANY,),
     function=check,

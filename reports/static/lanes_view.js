@@ -6,7 +6,7 @@ const CLASS_QUIET = 0;
 const CLASS_OK = 1; // + function, up to four
 const CLASS_FAIL = 5;
 const CLASS_INFO = 6;
-const CLASS_PERMITTED = 7; // named by a check, though it bears not on the verdict
+const CLASS_PERMITTED = 7; // named by a check, though it does not affect the verdict
 const CLASS_DOUBT = 8;
 const CLASS_MARK = 9;
 const MARKED = [0, CLASS_PERMITTED, CLASS_DOUBT, CLASS_MARK];
@@ -96,7 +96,7 @@ function layLane(model, classes, lane, y, tall, view, paint, hidden) {
 }
 
 // A triangle above each operation that proves an anomaly: colour is not the only sign. It is hollow where the anomaly
-// bears not on the verdict.
+// does not affect the verdict.
 function paintMark(context, x, y, colour, edge, hollow) {
   context.beginPath();
   context.moveTo(x - 5.5, y - 3);

@@ -97,8 +97,8 @@ def test_a_crashed_dequeue_accounts_for_one_message_of_an_imported_history() -> 
     assert outcome("lost", sent(0, A), crashed, drained(), **IMPORTED).verdict == UNKNOWN
     found = outcome("lost", sent(0, A), sent(0, B), crashed, drained(), **IMPORTED)
     assert (found.verdict, found.count, found.figures["accounted"]) == (INVALID, 1, 1)
-    assert found.summary == ("at least 1 of 2 confirmed messages were never delivered: 2 did not come, and takes that "
-                             "named none may have had 1 of them")  # fmt: skip
+    assert found.summary == ("at least 1 of 2 confirmed messages were never delivered: 2 were not delivered, and takes "
+                             "that named no message may have held 1 of them")  # fmt: skip
     assert outcome("loss-shape", sent(0, A), crashed, drained(), **IMPORTED).verdict == UNKNOWN
     elsewhere = taken(1, None, "info", key=1)
     assert outcome("lost", sent(0, A), elsewhere, drained(), drained(key=1), **IMPORTED).verdict == INVALID

@@ -136,7 +136,7 @@ def test_metadata_agrees_with_trying_all_orders(rows: list[Row]) -> None:
     if found.verdict != UNKNOWN:
         assert found.verdict == (VALID if is_linearizable(rows) else INVALID)
     else:
-        assert "nothing was changed" in found.summary
+        assert "no object was changed" in found.summary
 
 
 # Events.

@@ -167,7 +167,7 @@ def test_a_lock_that_is_lost(ended: list[Row], verdict: str) -> None:
 def test_without_operations_nothing_is_known() -> None:
     found = outcomes([])
     assert not found.get("mutual-exclusion") or found["mutual-exclusion"].verdict == UNKNOWN
-    assert outcomes(in_vain(0, 1))["mutual-exclusion"].summary == "nobody ever had the lock"
+    assert outcomes(in_vain(0, 1))["mutual-exclusion"].summary == "no client ever held the lock"
     assert outcomes(in_vain(0, 1))["lost-update"].verdict == UNKNOWN
 
 

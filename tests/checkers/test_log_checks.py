@@ -97,7 +97,7 @@ def test_a_log_that_is_gone_as_a_whole_is_lost() -> None:
     rows = [*append(1, 1), *poll(1, 1), *absent, *absent, *absent]
     found = outcomes(rows, 4)["log-lost"]
     assert (found.verdict, found.count, found.figures["gone"]) == (INVALID, 1, [0])
-    assert "1 log is not there any more, by every answer" in found.summary
+    assert "1 log no longer exists, by every answer" in found.summary
     for other, patience in ((rows, None), (rows, 5), ([*rows, *op(1, "scan", "fail", error="cut")], 4)):
         assert outcomes(other, patience)["log-lost"].verdict == UNKNOWN
 

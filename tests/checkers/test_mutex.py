@@ -66,7 +66,7 @@ def test_a_refusal_is_an_observation() -> None:
 
 
 def test_nobody_ever_had_it() -> None:
-    assert outcome(MUTEX, acquired(0, kind="info")).summary == "nobody ever had the lock"
+    assert outcome(MUTEX, acquired(0, kind="info")).summary == "no client ever held the lock"
     assert outcome(MUTEX, op(0, "acquire", "fail", error="no")).verdict == UNKNOWN
     assert outcome(MUTEX, op(0, "acquire", "fail", error="refused")).verdict == INVALID, "it was free"
     assert outcome(MUTEX, released(0)).verdict == INVALID

@@ -60,7 +60,7 @@ def test_a_hook_that_fails_is_no_fact_about_the_cluster() -> None:
     unsure = {**ILL, "unsure": True}
     for found in (unsure, {**WELL, "after_repair": unsure}):
         judged = outcome(found)
-        assert judged.verdict == UNKNOWN and "nobody knows" in judged.summary
+        assert judged.verdict == UNKNOWN and "its health is unknown" in judged.summary
     assert outcome(unsure, backend="sim").verdict == UNKNOWN
     assert outcome({**unsure, "after_repair": ILL}).verdict == INVALID
 

@@ -48,7 +48,7 @@ def test_a_retry_that_stored_a_value_twice_is_told_as_that() -> None:
 
 def test_each_other_thing_has_a_clause_of_its_own() -> None:
     both = [*append(1, 1), *append(2, 2), *poll(1, 1), *poll(2, 2), *poll(1, 1), *whole((1, 1), (2, 2), (3, 7))]
-    assert log(both) == ("Invalid: 1 value was in a log that nobody put there and 1 read of a log went back, "
+    assert log(both) == ("Invalid: 1 value was in a log that no client had appended and 1 read of a log went back, "
                          "with no fault in force.")  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_a_queue_that_is_gone_as_a_whole_is_lost(tmp_path: Path) -> None:
     ran = forgetful(tmp_path, "Forgets")
     lost = outcome(ran, "lost")
     assert lost["verdict"] == "invalid" and lost["figures"]["gone"] == [0], lost["summary"]
-    assert "queue 0 is not there any more, by every answer of the drain" in lost["summary"]
+    assert "queue 0 no longer exists, by every answer of the drain" in lost["summary"]
     assert "never delivered (queue 0 is gone as a whole) under " in ran.verdict["sentence"]
     # Who can't tell a queue that is gone from another refusal proves nothing.
     assert outcome(forgetful(tmp_path / "other", "Undecided"), "lost")["verdict"] == "unknown"
