@@ -17,8 +17,8 @@ from noise import mutated, noise
 
 from nodes.reference import wire
 from nodes.reference.api import Config
-from nodes.reference.designs.icestorm.design import IceStorm
-from nodes.reference.designs.icestorm.topics import Subscriber, Topic
+from nodes.reference.designs.icestorm.design import IceStormDesign
+from nodes.reference.designs.icestorm.topics import ReplicatedTopic, TopicSubscriber
 from nodes.reference.replication.handshake import PROTOCOL, FrameParser, Handshake, encode_frame
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.runtime import RealRuntime
@@ -83,7 +83,7 @@ async def met(protocol: str, cluster: str, name: str, peer: str, port: int) -> N
     return Noisy(reader, writer)
 
 
-TOPIC = ["t", Topic("t", {"s": Subscriber("s", "127.0.0.1:9", since="x")}, {"u": 3}).encode()]
+TOPIC = ["t", ReplicatedTopic("t", {"s": TopicSubscriber("s", "127.0.0.1:9", since="x")}, {"u": 3}).encode()]
 STAMP = [64, 1, 0.0]
 
 
@@ -116,7 +116,7 @@ async def noise_to_icestorm(folder: Path, rng: random.Random, until: Callable[[]
     runtime = Watched(config, folder / "n2.log")
     broker = ReferenceBroker(config, runtime)
     await broker.start()
-    assert isinstance(broker.design, IceStorm)
+    assert isinstance(broker.design, IceStormDesign)
     frames = 0
     try:
         while not until():

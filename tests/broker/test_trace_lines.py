@@ -9,7 +9,7 @@ import pytest
 from engine_bench import Bench
 
 from nodes.reference.api import Command
-from nodes.reference.designs.joram.log import Log, encode_command, encode_view
+from nodes.reference.designs.joram.log import JoramLog, encode_command, encode_view
 from nodes.reference.designs.joram.log_trace import LogTrace
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.trace import MessageTrace
@@ -61,7 +61,7 @@ def test_a_copy_that_is_passed_over() -> None:
 
 
 def test_of_which_epochs_the_entries_of_a_log_are() -> None:
-    lines, log = Lines(), Log(sqlite3.connect(":memory:", isolation_level=None))
+    lines, log = Lines(), JoramLog(sqlite3.connect(":memory:", isolation_level=None))
     trace = MessageTrace(lines.log)
     log.watch = LogTrace(log, trace)
     send = encode_command(Command("send", "c", 1, {"headers": {}, "body": b"1/7"}))

@@ -19,12 +19,12 @@ from nodes.reference import wire
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import design
 from nodes.reference.designs.icestorm.decisions import ELECTION, INACTIVE, NORMAL, REORGANIZATION, follows
-from nodes.reference.designs.icestorm.delivery import Delivery, Event, Outbox
-from nodes.reference.designs.icestorm.design import IceStorm
-from nodes.reference.designs.icestorm.election import Election
-from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.delivery import EventDelivery, PublishedEvent, SubscriberOutbox
+from nodes.reference.designs.icestorm.design import IceStormDesign
+from nodes.reference.designs.icestorm.election import InvitationElection
+from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
-from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber, Topic
+from nodes.reference.designs.icestorm.topics import ORDERED, ReplicatedTopic, TopicDatabase, TopicSubscriber
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
@@ -51,7 +51,7 @@ def lonely(answer: Callable[..., Any] = lambda *_: True) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
     broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
     stub: Any = Stub()
-    return Peers(broker, Options(response_timeout=0.02), answer, lambda *_, **__: stub), stub
+    return Peers(broker, IceStormOptions(response_timeout=0.02), answer, lambda *_, **__: stub), stub
 
 
 def test_questions_say_what_they_wait_for() -> None:
@@ -116,11 +116,11 @@ def test_events_say_what_they_wait_for() -> None:
                                        log=lambda *_, **__: None)
         reader, sent = asyncio.StreamReader(), list[bytes]()
         writer = SimpleNamespace(write=sent.append, transport=SimpleNamespace(abort=lambda: None))
-        subscriber = Subscriber("s", "127.0.0.1:9", -1, ORDERED, "64.1")
-        outbox = Outbox(runtime, Options(retry_interval=9.0), subscriber, lambda: None, None)
+        subscriber = TopicSubscriber("s", "127.0.0.1:9", -1, ORDERED, "64.1")
+        outbox = SubscriberOutbox(runtime, IceStormOptions(retry_interval=9.0), subscriber, lambda: None, None)
         assert outbox.pending() is None
         for number in (1, 2):
-            outbox.add(Event(number, "n1", "t", {}, b"x"))
+            outbox.add(PublishedEvent(number, "n1", "t", {}, b"x"))
         assert outbox.pending() == ("retry", 0)
         await asyncio.sleep(0.001)
         assert outbox.pending() == ("connecting", 1)
@@ -136,7 +136,7 @@ def test_events_say_what_they_wait_for() -> None:
         reader.feed_eof()
         await asyncio.sleep(0.001)
         assert outbox.pending() == ("retry", 1) and outbox.again == 0
-        outbox.add(Event(2, "n1", "t", {}, b"x"))
+        outbox.add(PublishedEvent(2, "n1", "t", {}, b"x"))
         assert outbox.again == 1, "it was there before"
         outbox.stop()
         await asyncio.sleep(0.001)
@@ -147,19 +147,19 @@ def test_events_say_what_they_wait_for() -> None:
 
 def test_an_ordered_subscriber_that_gets_several_at_once_is_miscounted() -> None:
     outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, unqueued=0, queued=0,
-                                  subscriber=Subscriber("s", "", 0, ORDERED))
-    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox}, _options=Options(max_waiting=3))
-    assert "2 at once" in Delivery.miscounted(delivery)
+                                  subscriber=TopicSubscriber("s", "", 0, ORDERED))
+    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox}, _options=IceStormOptions(max_waiting=3))
+    assert "2 at once" in EventDelivery.miscounted(delivery)
     outbox.most = 1
-    assert Delivery.miscounted(delivery) == ""
+    assert EventDelivery.miscounted(delivery) == ""
     outbox.again = 1
-    assert "again" in Delivery.miscounted(delivery)
+    assert "again" in EventDelivery.miscounted(delivery)
     outbox.again, outbox.queued = 0, 19
-    assert Delivery.miscounted(delivery) == ""
+    assert EventDelivery.miscounted(delivery) == ""
     outbox.queued = 20
-    assert "20 wait" in Delivery.miscounted(delivery)
+    assert "20 wait" in EventDelivery.miscounted(delivery)
     outbox.queued, outbox.unqueued = 0, 1
-    assert "1 were dropped" in Delivery.miscounted(delivery)
+    assert "1 were dropped" in EventDelivery.miscounted(delivery)
 
 
 @pytest.mark.parametrize(("before", "after", "right"), [
@@ -179,15 +179,15 @@ def test_states_follow_as_the_procedures_have_it(before: Any, after: Any, right:
 
 def options(patch: Patch, **times: float) -> None:
     """Replicas have other times than the test's settings say."""
-    read = Options.from_config
-    patch.setattr(Options, "from_config", lambda config: replace(read(config), **times))
+    read = IceStormOptions.from_config
+    patch.setattr(IceStormOptions, "from_config", lambda config: replace(read(config), **times))
 
 
 def never_closed(patch: Patch) -> None:
-    async def close(self: IceStorm) -> None:
+    async def close(self: IceStormDesign) -> None:
         await asyncio.sleep(1e6)
 
-    patch.setattr(IceStorm, "_close_idle", close)
+    patch.setattr(IceStormDesign, "_close_idle", close)
 
 
 def late_answers(patch: Patch) -> None:
@@ -207,23 +207,23 @@ def rare_looks_alone(patch: Patch) -> None:
 
 
 def never_removed(patch: Patch) -> None:
-    patch.setattr(IceStorm, "_failed", lambda self, topic, subscriber: None)
+    patch.setattr(IceStormDesign, "_failed", lambda self, topic, subscriber: None)
 
 
 def takes_events_at_any_time(patch: Patch) -> None:
-    async def at_once(self: IceStorm) -> None:
+    async def at_once(self: IceStormDesign) -> None:
         """Whoever is in no group goes on all the same."""
 
-    patch.setattr(IceStorm, "_until_active", at_once)
+    patch.setattr(IceStormDesign, "_until_active", at_once)
 
 
 def waits_for_ever(patch: Patch) -> None:
-    async def wait(self: IceStorm) -> None:
+    async def wait(self: IceStormDesign) -> None:
         while self._election.state != NORMAL:
             self._blocked += 1
             await asyncio.sleep(1e6)
 
-    patch.setattr(IceStorm, "_until_active", wait)
+    patch.setattr(IceStormDesign, "_until_active", wait)
 
 
 def tries_again_late(patch: Patch) -> None:
@@ -231,8 +231,8 @@ def tries_again_late(patch: Patch) -> None:
 
 
 def stays_when_refused(patch: Patch) -> None:
-    recover = Election.recover
-    patch.setattr(Election, "recover", lambda self, why: None if "withdrew" in why else recover(self, why))
+    recover = InvitationElection.recover
+    patch.setattr(InvitationElection, "recover", lambda self, why: None if "withdrew" in why else recover(self, why))
 
 
 def taken_twice(patch: Patch) -> None:
@@ -241,18 +241,18 @@ def taken_twice(patch: Patch) -> None:
 
 def never_merges(patch: Patch) -> None:
     """A coordinator that has found others leaves it at that."""
-    may_merge = Election._may_merge
+    may_merge = InvitationElection._may_merge
 
-    def later(self: Election, highest: int) -> bool:
+    def later(self: InvitationElection, highest: int) -> bool:
         may_merge(self, highest)
         return False
 
-    patch.setattr(Election, "_may_merge", later)
+    patch.setattr(InvitationElection, "_may_merge", later)
 
 
 def never_merges_again(patch: Patch) -> None:
     """Groups that have parted stay apart."""
-    later(patch, Election, "_may_merge", lambda self, highest: False)
+    later(patch, InvitationElection, "_may_merge", lambda self, highest: False)
 
 
 def deaf_to_the_end(patch: Patch) -> None:
@@ -265,15 +265,15 @@ def deaf_to_the_end(patch: Patch) -> None:
 
 def patient_with_databases(patch: Patch) -> None:
     """A database may be on its way for ten seconds, and a replica that has nothing else to do takes that long."""
-    answer = IceStorm._answer
+    answer = IceStormDesign._answer
 
-    def slowly(self: IceStorm, peer: str, question: str, arguments: list[Any]) -> Any:
+    def slowly(self: IceStormDesign, peer: str, question: str, arguments: list[Any]) -> Any:
         if question not in ("database", "install"):
             return answer(self, peer, question, arguments)
         return asyncio.get_running_loop().create_future()
 
     options(patch, election_timeout=3.0)
-    patch.setattr(IceStorm, "_answer", slowly)
+    patch.setattr(IceStormDesign, "_answer", slowly)
 
 
 def patient_with_subscribers(patch: Patch) -> None:
@@ -329,11 +329,11 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
 
 def test_promise_and_stamp_are_compared_with_the_store() -> None:
     rows = [(b"",)]
-    database: Any = SimpleNamespace(topics=dict[str, Topic](), promised=5, stamp=(1, 2, 0.0), _sql=SimpleNamespace(
-        execute=lambda statement: rows if "meta" in statement else []))
+    sql = SimpleNamespace(execute=lambda statement: rows if "meta" in statement else [])
+    database: Any = SimpleNamespace(topics=dict[str, ReplicatedTopic](), promised=5, stamp=(1, 2, 0.0), _sql=sql)
     rows[:] = [(wire.encode([5, 1, 2, 0.0]),)]
-    assert Database.unlike_store(database) == ""
+    assert TopicDatabase.unlike_store(database) == ""
     rows[:] = [(wire.encode([4, 1, 2, 0.0]),)]
-    assert "promise and stamp" in Database.unlike_store(database)
+    assert "promise and stamp" in TopicDatabase.unlike_store(database)
     rows.clear()
-    assert "promise and stamp" in Database.unlike_store(database)
+    assert "promise and stamp" in TopicDatabase.unlike_store(database)

@@ -16,8 +16,8 @@ from harness.sim.campaign import ALL, run_and_judge
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import topics
 from nodes.reference.designs.icestorm.decisions import Stamp, may_replicate, merge_delay, most_recent, next_epoch
-from nodes.reference.designs.icestorm.election import Election
-from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.election import InvitationElection
+from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.requests import Request
 from nodes.reference.replication.handshake import LinkError
@@ -190,13 +190,13 @@ def test_wall_clock_stamps_are_an_option(tmp_path: Path) -> None:
 def test_a_start_that_one_replica_leaves_before_it_is_done_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    promise, stubborn = Election.asked_to_promise, ["n1"]
+    promise, stubborn = InvitationElection.asked_to_promise, ["n1"]
 
-    def not_n1(election: Election, peer: str, group: str, epoch: int) -> list[Any] | None:
+    def not_n1(election: InvitationElection, peer: str, group: str, epoch: int) -> list[Any] | None:
         return None if stubborn and election.name == "n1" else promise(election, peer, group, epoch)
 
     async def scenario(group: Group) -> None:
-        monkeypatch.setattr(Election, "asked_to_promise", not_n1)
+        monkeypatch.setattr(InvitationElection, "asked_to_promise", not_n1)
         await group.start()
         assert await group.until(lambda status: status.get("state") == "normal", "n3", 20.0) is None
         assert "the group fell apart" in await group.log("n3")
@@ -273,7 +273,8 @@ def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
     broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
     stub: Any = Stub()
-    peers = Peers(broker, Options(), lambda peer, question, arguments: answered.append(question), lambda *_, **__: stub)
+    peers = Peers(broker, IceStormOptions(), lambda peer, question, arguments: answered.append(question),
+                  lambda *_, **__: stub)
     return peers, stub
 
 
@@ -391,7 +392,7 @@ def test_who_is_brought_by_another_is_awaited_though_its_own_invitation_comes_se
     peering: Any = Peering()
     broker: Any = SimpleNamespace(config=config, runtime=runtime)
     database: Any = None
-    election = Election(broker, Options(), database, peering, lambda: None)
+    election = InvitationElection(broker, IceStormOptions(), database, peering, lambda: None)
 
     async def invite() -> None:
         merging = asyncio.create_task(election._merge(["n1", "n2"]))
@@ -405,8 +406,8 @@ def test_who_is_brought_by_another_is_awaited_though_its_own_invitation_comes_se
 
 def test_a_coordinator_that_does_not_wait_for_who_is_brought_is_seen(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    accepted = Election.accepted
-    monkeypatch.setattr(Election, "accepted", lambda self, peer, group, passed_on, max_seen: accepted(
+    accepted = InvitationElection.accepted
+    monkeypatch.setattr(InvitationElection, "accepted", lambda self, peer, group, passed_on, max_seen: accepted(
         self, peer, group, [], max_seen))
     (rule,) = (each for each in SYSTEMS.load("icestorm").invariants if each.name == "awaits-who-comes")
     monkeypatch.setattr(SYSTEMS.load("icestorm"), "invariants", (rule,))

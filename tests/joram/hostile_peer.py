@@ -17,9 +17,9 @@ from nodes.reference import wire
 from nodes.reference.api import Command, Config
 from nodes.reference.designs.joram import messages
 from nodes.reference.designs.joram.decisions import make_epoch
-from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.designs.joram.log import encode_command
-from nodes.reference.designs.joram.messages import Heartbeat, PrepareReply, PreVoteReply, PreVoteRequest, Propose
+from nodes.reference.designs.joram.messages import PrepareReply, PreVoteReply, PreVoteRequest, Propose, ReplicaHeartbeat
 from nodes.reference.replication.handshake import PROTOCOL, FrameParser, Handshake, LinkError, encode_frame
 from nodes.reference.replication.messages import Append, LogPosition, StateBegin, StateChunk, StateEnd
 from nodes.reference.server.broker import ReferenceBroker
@@ -65,9 +65,9 @@ class Victim:
         self.dialled: asyncio.Queue[HostilePeer] = asyncio.Queue()
 
     @property
-    def design(self) -> Joram:
+    def design(self) -> JoramDesign:
         design = self.broker.design
-        assert isinstance(design, Joram)
+        assert isinstance(design, JoramDesign)
         return design
 
     def lines(self, event: str, peer: HostilePeer) -> list[str]:
@@ -136,11 +136,11 @@ class HostilePeer:
 
     def beat(self, claim: int = 0, following: int = 0) -> None:
         now = self._victim.broker.runtime.now()
-        self.say(Heartbeat(claim, following, max(claim, following), 0, 0, now, now))
+        self.say(ReplicaHeartbeat(claim, following, max(claim, following), 0, 0, now, now))
 
     async def lead(self) -> None:
         """Be the victim's master from now on."""
-        replica = self._victim.design._replica
+        replica = self._victim.design.replica
         self.epoch = make_epoch(replica.newest_promised // 64 + 1, 0)
         self.beat(claim=self.epoch)
         await until(lambda: any(isinstance(each, LogPosition) for each in self.heard) or self.cut.done(), "a follower")
@@ -158,7 +158,7 @@ class HostilePeer:
 
     def append(self, *entries: bytes, commit: bool = True) -> None:
         """Entries behind what the victim has, committed at once."""
-        log = self._victim.design._replica.log
+        log = self._victim.design.replica.log
         self.say(Append(self.epoch, log.last, log.epoch_at(log.last) or 0, log.last + len(entries) * commit, 1.0,
                         [[self.epoch, entry] for entry in entries]))
 

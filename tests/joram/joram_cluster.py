@@ -16,7 +16,7 @@ from typing import Any
 from loopback import free_ports
 
 from nodes.reference.api import Config
-from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import Frame, Parser, encode
@@ -251,9 +251,9 @@ class Cluster:
     async def stop(self, name: str) -> None:
         await self.brokers.pop(name).stop()
 
-    def design(self, name: str) -> Joram:
+    def design(self, name: str) -> JoramDesign:
         design = self.brokers[name].design
-        assert isinstance(design, Joram)
+        assert isinstance(design, JoramDesign)
         return design
 
     def status(self, name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Member(ReferenceBroker):
 
     def _watch_log(self) -> None:
         """Tell the group of each entry that is applied."""
-        replica: Any = self.design._replica  # type: ignore[attr-defined]
+        replica: Any = self.design.replica  # type: ignore[attr-defined]
         advance, log, name = replica.advance, replica.log, self.config.node
 
         def watched(committed: int) -> list[Effect]:
@@ -291,7 +291,7 @@ class Group:
     def contents(self, name: str) -> list[str]:
         """Bodies of all messages in the node's queues, however far they are."""
         member: Any = self.nodes[name]
-        member.design._replica.persist()
+        member.design.replica.persist()
         rows = member.database.execute("SELECT body FROM messages ORDER BY id")
         return [bytes(body).decode() for (body,) in rows]
 

@@ -16,7 +16,7 @@ from harness.reference.mutants import BASE
 from harness.run.cases import Case
 from harness.sim.campaign import run_seed
 from nodes.reference.api import Command, ConfigError, Deliver, Done, Safe
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.options import JoramOptions
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.stomp import Frame, Parser, encode
 from workloads.reference.connection import ConnectionBroken, Settings, StompConnection
@@ -215,4 +215,4 @@ def test_simulated_plain_clients_lose_what_was_confirmed_and_nothing_else_goes_w
 def test_the_interval_must_fit_the_detection_timeout(tmp_path: Path):
     config = Cluster(tmp_path, detection_timeout=0.4, sync_interval=0.3).config("n1")
     with pytest.raises(ConfigError, match="sync_interval"):
-        Options.from_config(config)
+        JoramOptions.from_config(config)

@@ -20,7 +20,7 @@ from loopback import free_ports
 from nodes.reference.__main__ import main
 from nodes.reference.api import ConfigError
 from nodes.reference.config import parse_config
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.options import JoramOptions
 from nodes.reference.engine.limits import Limits
 from nodes.reference.server.descriptor import LINK_OFFSET, config_of, parse_descriptor
 from nodes.reference.server.services import SERVICES
@@ -121,7 +121,7 @@ def with_properties(**properties: str) -> str:
 def test_a_descriptor_chooses_every_mode_that_options_choose():
     descriptor = parse_descriptor(with_properties(**PROPERTIES).encode(), "x")
     config = parse_config(config_of(descriptor, 0, "s0", 1, None))
-    options = Options.from_config(config)
+    options = JoramOptions.from_config(config)
     assert (options.ack, options.propagation, options.partitions) == ("majority", "asynchronous", "unspecified")
     assert (options.sync_interval, options.detection_timeout, options.heartbeat_interval) == (0.1, 0.5, 0.1)
     assert (options.transfer, options.transfer_chunk, options.log_keep) == ("held-back", 4096, 77)

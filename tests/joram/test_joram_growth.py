@@ -25,11 +25,18 @@ from nodes.reference import wire
 from nodes.reference.api import Command, Config, ConfigError, Runtime
 from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.designs.joram.decisions import make_epoch
-from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Log, Member, encode_command, encode_group, encode_view, encoded_members
+from nodes.reference.designs.joram.log import (
+    JoramLog,
+    Member,
+    encode_command,
+    encode_group,
+    encode_view,
+    encoded_members,
+)
 from nodes.reference.designs.joram.messages import Message, PrepareReply, PreVoteReply, PreVoteRequest, Propose
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.options import JoramOptions
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateAck, StateEnd
 from nodes.reference.replication.positions import LogId, Position
@@ -277,12 +284,12 @@ async def test_a_replica_that_nobody_has_added_serves_nobody(group: Callable[...
 def test_a_newcomer_must_be_the_last_of_its_peers():
     peers = {"n1": ("h", 1), "n2": ("h", 2)}
     with pytest.raises(ConfigError, match="must be the last one"):
-        Options.from_config(Config("n1", "joram", "", peers=peers, options={"join": True}))
+        JoramOptions.from_config(Config("n1", "joram", "", peers=peers, options={"join": True}))
 
 
 def test_the_group_is_read_from_the_log_and_goes_back_with_it():
     database = sqlite3.connect(":memory:", isolation_level=None)
-    log, told = Log(database), []
+    log, told = JoramLog(database), []
     log.regrouped = lambda: told.append([member.name for member in log.group])
     first = [Member(name, "h", 1, "h:2") for name in ("n1", "n2")]
     grown = [*first, Member("n3", "h", 1, "h:2")]
@@ -293,20 +300,20 @@ def test_the_group_is_read_from_the_log_and_goes_back_with_it():
     assert told == [["n1", "n2"], ["n1", "n2", "n3"], ["n1", "n2"]]
     log.append(2, encode_group(grown))
     log.write()
-    assert Log(database).group == grown
+    assert JoramLog(database).group == grown
     log.applied = 3
     assert log.compact(0, 0, 3)
     log.write()
-    again = Log(database)
+    again = JoramLog(database)
     assert (again.base, again.group, again.group_at(3)) == (3, grown, encoded_members(grown))
     again.reset(LogId(7, 90), ["n1"], encoded_members(first))
     assert again.group == first
 
 
-def unlinked(config: Config, runtime: Runtime | None = None) -> Joram:
+def unlinked(config: Config, runtime: Runtime | None = None) -> JoramDesign:
     """A replica whose links are never opened."""
     design = ReferenceBroker(config, runtime or RealRuntime(config, io.StringIO())).design
-    assert isinstance(design, Joram)
+    assert isinstance(design, JoramDesign)
     return design
 
 
@@ -317,7 +324,7 @@ class Peers:
         peers = {f"n{number}": (f"n{number}", 1) for number in range(1, 6)}
         config = Config("n1", "joram", str(folder), peers=peers,
                         options={"ack": "majority", "secret": "between us", **options})
-        self.replica = unlinked(config)._replica
+        self.replica = unlinked(config).replica
         for epoch, entry in entries:
             self.replica.log.append(epoch, entry)
         self.replica.log.write()
@@ -477,10 +484,10 @@ def test_one_who_was_away_while_the_group_grew_promises_to_those_whom_its_log_do
         await group.start("n3")
         design: Any = group.nodes["n3"].design
         design._handlers[Append] = lambda *_: None
-        await group.until(lambda: all(design._replica.is_alive(name) for name in ("n4", "n5")), "n3 meets the others")
+        await group.until(lambda: all(design.replica.is_alive(name) for name in ("n4", "n5")), "n3 meets the others")
         group.crash("n1")
         design._handlers[Append] = design._append
-        assert design._replica.order == FOUNDERS
+        assert design.replica.order == FOUNDERS
         await group.until(lambda: group.view() == ["n4", "n5", "n3"], "they go on")
 
     simulate(scenario, Group(3, 3, {"n4": [*FOUNDERS, "n4"], "n5": [*FOUNDERS, "n5"]}))
@@ -498,7 +505,7 @@ def test_newcomers_find_each_other_whatever_order_they_are_configured_with(peers
             await group.until(lambda name=name: name in group.view(), name)
         for one, other in (("n4", "n5"), ("n5", "n4")):
             design: Any = group.nodes[one].design
-            links = design._replica.links
+            links = design.replica.links
             await group.until(lambda links=links, other=other: links.send(other, b""), f"a link of {one} with {other}")
 
     simulate(scenario, Group(3, 3, peers))
@@ -541,7 +548,7 @@ class Alone:
         config = Config("n4", "joram", str(folder), peers=peers, options={"join": True})
         self.clock = Clock(config, io.StringIO())
         self.design = unlinked(config, self.clock)
-        self.replica, self.election = self.design._replica, self.design._election
+        self.replica, self.election = self.design.replica, self.design.election
         self.replica.log.append(make_epoch(1, 0), encode_view(FOUNDERS))
         self.replica.log.append(make_epoch(1, 0), encode_group([Member(n, n, 1, "") for n in (*FOUNDERS, "n4")]))
         self.replica.persist()
@@ -570,11 +577,11 @@ async def test_an_epoch_is_promised_to_one_candidate_only(tmp_path: Path):
 @pytest.mark.requirement("J9")
 async def test_who_adopts_a_log_that_does_not_name_it_does_not_become_master(tmp_path: Path):
     alone = Alone(tmp_path)
-    alone.election._epoch = make_epoch(2, 3)
-    alone.replica.promise(alone.election._epoch)
+    alone.election.epoch = make_epoch(2, 3)
+    alone.replica.promise(alone.election.epoch)
     alone.replica.log.truncate(2)
     position = alone.replica.log.position()
-    alone.election._promises, alone.election._target = dict.fromkeys(["n4", *FOUNDERS], position), position.last
+    alone.election.promises, alone.election.target = dict.fromkeys(["n4", *FOUNDERS], position), position.last
     assert alone.replica.order == FOUNDERS
     alone.election._finish_if_complete()
     assert not alone.design.leads()

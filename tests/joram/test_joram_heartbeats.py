@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from joram_group import STEADY, Group, simulate
 
-from nodes.reference.designs.joram.messages import Heartbeat, unpack
+from nodes.reference.designs.joram.messages import ReplicaHeartbeat, unpack
 from nodes.reference.wire import decode
 from nodes.stomp import Frame, encode
 from nodes.systems.reference.cluster import CLIENT_PORT
@@ -27,14 +27,14 @@ async def said(group: Group, busy: bool) -> list[tuple[str, str, float, bool]]:
 
     def watched(source: str, send: Callable[[str, bytes], bool]) -> Callable[[str, bytes], bool]:
         def record(target: str, frame: bytes) -> bool:
-            beat = isinstance(unpack(decode(frame[LENGTH_BYTES:])), Heartbeat)
+            beat = isinstance(unpack(decode(frame[LENGTH_BYTES:])), ReplicaHeartbeat)
             found.append((source, target, group.loop.now, beat))
             return send(target, frame)
 
         return record
 
     for name, node in group.nodes.items():
-        links: Any = node.design._replica.links
+        links: Any = node.design.replica.links
         links.send = watched(name, links.send)
     for number in range(400):
         if busy:

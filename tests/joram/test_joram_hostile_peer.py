@@ -210,7 +210,7 @@ async def test_noise_from_a_peer_ends_nothing(tmp_path: Path, seed: int) -> None
             for _ in range(rng.randrange(1, 60)):
                 if peer.cut.done():
                     break
-                log = victim.design._replica.log
+                log = victim.design.replica.log
                 near = [peer.epoch, peer.epoch, log.last, log.applied, log.promised, 0, 1]
                 if role == "lead" and rng.random() < 0.5:
                     peer.append(rng.choice(ENTRIES))

@@ -21,7 +21,7 @@ class Pause:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.design: Any = cluster.design(name)
-        self.links = self.design._replica.links
+        self.links = self.design.replica.links
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def hold_input(self) -> None:
@@ -30,16 +30,16 @@ class Pause:
 
     def stop(self) -> None:
         self._tick, self.design._tick = self.design._tick, lambda beat: None
-        self._flush = self.design._leader._flush
-        self.design._leader._flush = lambda: None
+        self._flush = self.design.leader._flush
+        self.design.leader._flush = lambda: None
 
     def resume(self) -> None:
-        self.design._leader._flush = self._flush
+        self.design.leader._flush = self._flush
         self.links._events = self.design
         for event, arguments in self._waiting:
             event(*arguments)
-            if self.design._leader is not None:
-                self.design._leader._flush()
+            if self.design.leader is not None:
+                self.design.leader._flush()
         self.design._tick = self._tick
 
     def link_up(self, peer: str) -> None:

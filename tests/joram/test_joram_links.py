@@ -16,11 +16,11 @@ from loopback import free_ports
 
 from nodes.reference.api import Config
 from nodes.reference.designs.joram.messages import (
-    Heartbeat,
     Leave,
     PrepareReply,
     PreVoteReply,
     PreVoteRequest,
+    ReplicaHeartbeat,
     pack,
     unpack,
 )
@@ -68,7 +68,7 @@ def test_a_hello_that_does_not_fit_is_refused(hello: Any):
 
 
 @pytest.mark.parametrize("message", [
-    Heartbeat(64, 0, 64, 3, 2, 1.5, -1.0), Append(64, 1, 64, 1, 0.5, [[64, b"x"], [64, b""]]), Ack(64, 2, 0.5),
+    ReplicaHeartbeat(64, 0, 64, 3, 2, 1.5, -1.0), Append(64, 1, 64, 1, 0.5, [[64, b"x"], [64, b""]]), Ack(64, 2, 0.5),
     PrepareReply(64, 1, 2, 3, 4), StateChunk(64, 0, b"rows"), Leave(), PreVoteReply(64, 128, "no"),
     PreVoteRequest(64, True),
     Append(64, 1, 64, 1, 0.5, []),

@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from nodes.reference.api import Command
-from nodes.reference.designs.joram.log import Log, decode_command, decode_view, encode_command, encode_view
+from nodes.reference.designs.joram.log import JoramLog, decode_command, decode_view, encode_command, encode_view
 from nodes.reference.replication.positions import LogId
 
 
@@ -14,7 +14,7 @@ def entry(number: int) -> bytes:
     return encode_command(Command("send", "c", number, {"body": b"x" * 50}))
 
 
-def write(database: sqlite3.Connection, log: Log) -> None:
+def write(database: sqlite3.Connection, log: JoramLog) -> None:
     database.execute("BEGIN")
     log.write()
     database.execute("COMMIT")
@@ -27,7 +27,7 @@ def database():
     connection.close()
 
 
-def contents(log: Log) -> list[tuple[int, int, bytes]]:
+def contents(log: JoramLog) -> list[tuple[int, int, bytes]]:
     numbered = zip(range(log.base + 1, log.last + 1), log.read(log.base + 1, 1 << 30), strict=True)
     return [(index, epoch, raw) for index, (epoch, raw) in numbered]
 
@@ -40,28 +40,28 @@ def test_entries_keep_what_they_hold():
 
 
 def test_only_what_was_written_survives(database):
-    log = Log(database)
+    log = JoramLog(database)
     log.append(64, entry(1))
     write(database, log)
     log.append(64, entry(2))
-    assert Log(database).last == 1
+    assert JoramLog(database).last == 1
 
 
 def test_a_removed_tail_and_what_replaced_it_survive(database):
-    log = Log(database)
+    log = JoramLog(database)
     for number in range(1, 6):
         log.append(64, entry(number))
     write(database, log)
     log.truncate(3)
     log.append(129, entry(33))
     write(database, log)
-    again = Log(database)
+    again = JoramLog(database)
     assert contents(again) == [(1, 64, entry(1)), (2, 64, entry(2)), (3, 129, entry(33))]
     assert again.position().last == LogId(129, 3)
 
 
 def test_applied_entries_are_never_removed(database):
-    log = Log(database)
+    log = JoramLog(database)
     log.append(64, entry(1))
     log.applied = 1
     with pytest.raises(ValueError, match="has been applied"):
@@ -69,7 +69,7 @@ def test_applied_entries_are_never_removed(database):
 
 
 def test_the_view_is_that_of_the_last_view_entry(database):
-    log = Log(database)
+    log = JoramLog(database)
     log.append(64, encode_view(["n1", "n2", "n3"]))
     log.append(64, entry(1))
     log.append(64, encode_view(["n1", "n2"]))
@@ -79,11 +79,11 @@ def test_the_view_is_that_of_the_last_view_entry(database):
     log.applied = 2
     assert log.compact(keep=0, keep_bytes=0, hold=2)
     write(database, log)
-    assert Log(database).view == ["n1", "n2", "n3"]
+    assert JoramLog(database).view == ["n1", "n2", "n3"]
 
 
 def test_compaction_keeps_what_was_not_applied_and_what_a_transfer_needs(database):
-    log = Log(database)
+    log = JoramLog(database)
     for number in range(1, 101):
         log.append(64, entry(number))
     log.applied = 60
@@ -94,12 +94,12 @@ def test_compaction_keeps_what_was_not_applied_and_what_a_transfer_needs(databas
     assert log.base == 60
     assert log.epoch_at(59) is None and log.epoch_at(60) == 64
     write(database, log)
-    assert contents(Log(database)) == [(number, 64, entry(number)) for number in range(61, 101)]
+    assert contents(JoramLog(database)) == [(number, 64, entry(number)) for number in range(61, 101)]
 
 
 @pytest.mark.requirement("J9")
 def test_a_new_state_keeps_the_tail_that_fits_and_drops_one_that_does_not(database):
-    log = Log(database)
+    log = JoramLog(database)
     for number in range(1, 11):
         log.append(64, entry(number))
     write(database, log)
@@ -109,7 +109,7 @@ def test_a_new_state_keeps_the_tail_that_fits_and_drops_one_that_does_not(databa
     assert (log.base, log.last, log.applied, log.view) == (9, 9, 9, ["n2"])
     log.append(129, entry(10))
     write(database, log)
-    again = Log(database)
+    again = JoramLog(database)
     assert contents(again) == [(10, 129, entry(10))]
     assert again.position().applied == LogId(129, 9)
 
@@ -117,7 +117,7 @@ def test_a_new_state_keeps_the_tail_that_fits_and_drops_one_that_does_not(databa
 @pytest.mark.parametrize("seed", range(20))
 def test_random_changes_give_on_disk_what_they_give_in_memory(database, seed):
     rng = random.Random(seed)
-    log = Log(database)
+    log = JoramLog(database)
     model: dict[int, tuple[int, bytes]] = {}
     for step in range(300):
         action = rng.choice(["append"] * 6 + ["truncate", "apply", "compact", "write", "promise", "read"])
@@ -142,6 +142,6 @@ def test_random_changes_give_on_disk_what_they_give_in_memory(database, seed):
         elif action == "write":
             write(database, log)
             assert not log.dirty
-            again = Log(database)
+            again = JoramLog(database)
             assert contents(again) == [(index, *model[index]) for index in sorted(model)]
             assert (again.position(), again.promised, again.view) == (log.position(), log.promised, log.view)

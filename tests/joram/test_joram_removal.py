@@ -19,7 +19,7 @@ async def removed(group: Group, name: str) -> None:
     master: Any
     (master,) = group.serving()
     await master.design.administer({"op": "remove-replica", "name": name})
-    replica = master.design._replica
+    replica = master.design.replica
     await group.until(lambda: name not in replica.order and replica.committed >= replica.log.group_index, "it is gone")
 
 
@@ -44,10 +44,10 @@ def test_majorities_are_those_of_the_others_and_who_was_removed_gets_its_place_a
         await group.until(lambda: group.view() == [master, second], "two of three are a majority, two of four are none")
         group.nodes[master].send("confirmed by two")
         await group.until(lambda: "confirmed by two" in group.stored, "they serve")
-        rank = group.nodes[second].design._replica.ranks[fourth]
+        rank = group.nodes[second].design.replica.ranks[fourth]
         group.add(fourth)
         await group.until(lambda: fourth in group.view(), "it is back")
-        assert group.nodes[second].design._replica.ranks[fourth] == rank
+        assert group.nodes[second].design.replica.ranks[fourth] == rank
         await group.start(third)
         await group.until(group.settled, "all are")
 
@@ -119,7 +119,7 @@ def test_where_a_side_may_go_on_alone_growth_waits_until_all_know_the_place() ->
         await group.until(lambda: "n3" not in group.view(), "one is away")
         group.add("n4")
         await asyncio.sleep(10)
-        assert master.design._replica.places == master.design._replica.group
+        assert master.design.replica.places == master.design.replica.group
         assert "n4" not in master.design.status()["replicas"]
         await group.start("n3")
         await group.until(group.settled, "it is taken in when all are there")

@@ -11,11 +11,11 @@ import pytest
 
 from harness.run.cases import Case
 from nodes.reference.designs.icestorm.decisions import INACTIVE, Stamp
-from nodes.reference.designs.icestorm.delivery import Delivery
-from nodes.reference.designs.icestorm.design import IceStorm
-from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.icestorm.delivery import EventDelivery
+from nodes.reference.designs.icestorm.design import IceStormDesign
+from nodes.reference.designs.icestorm.election import InvitationElection
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable
-from nodes.reference.designs.icestorm.topics import Change, Database
+from nodes.reference.designs.icestorm.topics import Change, TopicDatabase
 
 _ELECTION = "nodes.reference.designs.icestorm.election"
 _CASE = Case("icestorm", "subscriptions", "partition,pause,kill", 3, 20.0, 30.0, {"min_ok": "5"})
@@ -31,14 +31,14 @@ def _nothing(patch: pytest.MonkeyPatch) -> None:
 
 def _never_alone(patch: pytest.MonkeyPatch) -> None:
     """Who recovers counts the coordinator that it has lost as its member."""
-    recover = Election.recover
+    recover = InvitationElection.recover
 
-    def instead(self: Election, why: str) -> None:
+    def instead(self: InvitationElection, why: str) -> None:
         former = self.coordinator
         recover(self, why)
         self.up = {former: None} if former != self.name else {}
 
-    patch.setattr(Election, "recover", instead)
+    patch.setattr(InvitationElection, "recover", instead)
 
 
 def _all_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -48,23 +48,23 @@ def _all_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def _first_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A coordinator goes on as soon as one has accepted."""
-    accepted = Election.accepted
+    accepted = InvitationElection.accepted
 
-    def instead(self: Election, *about: Any) -> bool:
+    def instead(self: InvitationElection, *about: Any) -> bool:
         counts = accepted(self, *about)
         if counts:
             self._accepted.set()
         return counts
 
-    patch.setattr(Election, "accepted", instead)
+    patch.setattr(InvitationElection, "accepted", instead)
 
 
 def _restless(patch: pytest.MonkeyPatch) -> None:
     """Members leave their groups as they like."""
-    async def leave(self: Election) -> None:
+    async def leave(self: InvitationElection) -> None:
         self.recover("it is time")
 
-    patch.setattr(Election, "_ask_coordinator", leave)
+    patch.setattr(InvitationElection, "_ask_coordinator", leave)
 
 
 def _all_always(patch: pytest.MonkeyPatch) -> None:
@@ -74,19 +74,19 @@ def _all_always(patch: pytest.MonkeyPatch) -> None:
 
 def _next_epoch(patch: pytest.MonkeyPatch) -> None:
     """Changes are stamped with an epoch that is to come."""
-    apply = Database.apply
-    patch.setattr(Database, "apply", lambda self, change, stamp: apply(
+    apply = TopicDatabase.apply
+    patch.setattr(TopicDatabase, "apply", lambda self, change, stamp: apply(
         self, change, Stamp(stamp.epoch + 64, stamp.counter, stamp.wall)))
 
 
 def _dearer(patch: pytest.MonkeyPatch) -> None:
     """Each link costs one more than was asked for."""
-    make = Database._change
+    make = TopicDatabase._change
 
-    def instead(self: Database, change: Change, since: str) -> list[str]:
+    def instead(self: TopicDatabase, change: Change, since: str) -> list[str]:
         return make(self, [*change[:3], change[3] + 1] if change[0] == "link" else change, since)
 
-    patch.setattr(Database, "_change", instead)
+    patch.setattr(TopicDatabase, "_change", instead)
 
 
 def _unconfirmed(patch: pytest.MonkeyPatch) -> None:
@@ -110,23 +110,23 @@ def _answers_anyway(patch: pytest.MonkeyPatch) -> None:
 
 def _all_kept(patch: pytest.MonkeyPatch) -> None:
     """What waits for who has left stays."""
-    patch.setattr(Delivery, "forget_gone", lambda self: None)
+    patch.setattr(EventDelivery, "forget_gone", lambda self: None)
 
 
 def _hides(patch: pytest.MonkeyPatch) -> None:
     """A coordinator of a group that replicates does not say so."""
-    patch.setattr(Election, "are_you_coordinator", lambda self: self.leads and self.state == INACTIVE)
+    patch.setattr(InvitationElection, "are_you_coordinator", lambda self: self.leads and self.state == INACTIVE)
 
 
 def _boasts(patch: pytest.MonkeyPatch) -> None:
     """A replica shows one more than it has seen."""
-    status = IceStorm.status
+    status = IceStormDesign.status
 
-    def instead(self: IceStorm) -> dict[str, Any]:
+    def instead(self: IceStormDesign) -> dict[str, Any]:
         shown = status(self)
         return {**shown, "max": shown["max"] + 1}
 
-    patch.setattr(IceStorm, "status", instead)
+    patch.setattr(IceStormDesign, "status", instead)
 
 
 ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {

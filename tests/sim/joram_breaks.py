@@ -12,12 +12,12 @@ from harness.run.cases import Case
 from nodes.reference.api import Admission, Broker
 from nodes.reference.designs.joram import election
 from nodes.reference.designs.joram.decisions import Voter, committed_index, refusal
-from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Log
+from nodes.reference.designs.joram.log import JoramLog
 from nodes.reference.designs.joram.outbox import Outbox
-from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.joram.replica import JoramReplica
 from nodes.reference.replication.follower_log import FollowerLog
 from nodes.reference.replication.links import Links
 from nodes.reference.replication.positions import Feed
@@ -34,8 +34,8 @@ def _group(nemesis: str, **settings: str) -> Case:
 
 def unpromised(patch: Patch) -> None:
     """A replica promises nothing to the master that it follows."""
-    promise = Replica.promise
-    patch.setattr(Replica, "promise",
+    promise = JoramReplica.promise
+    patch.setattr(JoramReplica, "promise",
                   lambda self, epoch: promise(self, epoch) if epoch % 64 == self.rank else None)
 
 
@@ -46,20 +46,20 @@ def anybody_is_enough(patch: Patch) -> None:
 
 def no_turns(patch: Patch) -> None:
     """Whoever may stand does so at once."""
-    patch.setattr(Election, "_turn", lambda self: 0.0)
+    patch.setattr(Election, "turn_wait", lambda self: 0.0)
 
 
 def amnesia(patch: Patch) -> None:
     """Whenever n1 is started its log is gone."""
-    init = Replica.__init__
+    init = JoramReplica.__init__
 
-    def emptied(self: Replica, broker: Broker, *more: Any) -> None:
+    def emptied(self: JoramReplica, broker: Broker, *more: Any) -> None:
         if broker.config.node == "n1":
             for table in ("joram_log", "joram_meta"):
                 broker.database.execute(f"DROP TABLE IF EXISTS {table}")
         init(self, broker, *more)
 
-    patch.setattr(Replica, "__init__", emptied)
+    patch.setattr(JoramReplica, "__init__", emptied)
 
 
 def empty_that_votes(patch: Patch) -> None:
@@ -73,13 +73,13 @@ def empty_that_votes(patch: Patch) -> None:
 
 def names_the_first(patch: Patch) -> None:
     """Clients are sent to the first replica of the group, whoever is master."""
-    admission = Joram.admission
+    admission = JoramDesign.admission
 
-    def instead(self: Joram) -> Admission:
+    def instead(self: JoramDesign) -> Admission:
         told = admission(self)
-        return told if told.accepted else Admission(False, told.reason, self._replica.group[0].client)
+        return told if told.accepted else Admission(False, told.reason, self.replica.group[0].client)
 
-    patch.setattr(Joram, "admission", instead)
+    patch.setattr(JoramDesign, "admission", instead)
 
 
 def last_in_its_view(patch: Patch) -> None:
@@ -89,8 +89,8 @@ def last_in_its_view(patch: Patch) -> None:
 
 def other_view(patch: Patch) -> None:
     """A state that is taken over comes with another view."""
-    load = Replica.load
-    patch.setattr(Replica, "load",
+    load = JoramReplica.load
+    patch.setattr(JoramReplica, "load",
                   lambda self, rows, at, view, group: load(self, rows, at, list(reversed(view)), group))
 
 
@@ -105,7 +105,7 @@ def most_are_all(patch: Patch) -> None:
 def counts_on_when_empty(patch: Patch) -> None:
     """What a replica had acknowledged counts on when its link is lost, though it has lost its log."""
     def lost(self: Leader, peer: str) -> None:
-        replicator = self._replicators.pop(peer, None)
+        replicator = self.replicators.pop(peer, None)
         if replicator is not None:
             replicator.close()
 
@@ -134,7 +134,7 @@ def former_epochs_count(patch: Patch) -> None:
 def lets_all_out(patch: Patch) -> None:
     """Nobody asks for a lease before effects are let out."""
     def release(self: Leader) -> None:
-        effects = self._outbox.release()
+        effects = self.outbox.release()
         self.unleased += len(effects) * (not self.holds_lease())
         self._replica.broker.release(effects)
 
@@ -143,14 +143,14 @@ def lets_all_out(patch: Patch) -> None:
 
 def half_of_the_log(patch: Patch) -> None:
     """Half of what is to be kept of the log is kept."""
-    compact = Log.compact
-    patch.setattr(Log, "compact", lambda self, keep, keep_bytes, hold: compact(self, keep // 2, keep_bytes, hold))
+    compact = JoramLog.compact
+    patch.setattr(JoramLog, "compact", lambda self, keep, keep_bytes, hold: compact(self, keep // 2, keep_bytes, hold))
 
 
 def status_of_before(patch: Patch) -> None:
     """The status tells of one entry more than there is."""
-    status = Joram.status
-    patch.setattr(Joram, "status", lambda self: {**(told := status(self)), "log_last": told["log_last"] + 1})
+    status = JoramDesign.status
+    patch.setattr(JoramDesign, "status", lambda self: {**(told := status(self)), "log_last": told["log_last"] + 1})
 
 
 JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
@@ -179,7 +179,7 @@ def never_enough(patch: Patch) -> None:
 
 def behind_others(patch: Patch) -> None:
     """The first candidate waits as if there were others before it."""
-    patch.setattr(Election, "_turn", lambda self: 2 * self._replica.options.detection_timeout)
+    patch.setattr(Election, "turn_wait", lambda self: 2 * self._replica.options.detection_timeout)
 
 
 def asks_rarely(patch: Patch) -> None:
@@ -206,7 +206,7 @@ def no_suspicion(patch: Patch) -> None:
 def one_window_of_state(patch: Patch) -> None:
     """A state is not sent on when its first pieces have arrived."""
     patch.setattr(Leader, "acked_chunks",
-                  lambda self, peer, message: self._replicators[peer].acked_chunks(message.chunks))
+                  lambda self, peer, message: self.replicators[peer].acked_chunks(message.chunks))
 
 
 def one_window_of_entries(patch: Patch) -> None:
@@ -239,24 +239,24 @@ def never_quiet(patch: Patch) -> None:
 
 def nobody_stands(patch: Patch) -> None:
     """Candidates wait for a minute, whoever is before them."""
-    patch.setattr(Election, "_turn", lambda self: 60.0)
+    patch.setattr(Election, "turn_wait", lambda self: 60.0)
 
 
 def no_more_masters(patch: Patch) -> None:
     """Nobody stands once there has been a master."""
-    later(patch, Election, "_turn", lambda self: 60.0)
+    later(patch, Election, "turn_wait", lambda self: 60.0)
 
 
 def quiet_followers(patch: Patch) -> None:
     """Followers say nothing of themselves, and nobody cuts their links."""
-    said = Joram._send_heartbeats
-    patch.setattr(Joram, "_send_heartbeats", lambda self, but=(): said(self, but) if self._leader is not None else None)
+    said = JoramDesign._send_heartbeats
+    patch.setattr(JoramDesign, "_send_heartbeats", lambda self, but=(): said(self, but) if self.leader else None)
     patch.setattr(Links, "cut_silent", lambda self: None)
 
 
 def applied_late(patch: Patch) -> None:
     """What is committed is not carried out."""
-    patch.setattr(Replica, "apply", lambda self, upto: iter(()))
+    patch.setattr(JoramReplica, "apply", lambda self, upto: iter(()))
 
 
 def never_joins(patch: Patch) -> None:
@@ -276,7 +276,7 @@ def no_lease(patch: Patch) -> None:
 
 def not_introduced(patch: Patch) -> None:
     """A new link waits for the next heartbeat."""
-    later(patch, Joram, "link_up", lambda self, peer: None)
+    later(patch, JoramDesign, "link_up", lambda self, peer: None)
 
 
 _HALF = {"detection_timeout": "0.5", "fault_duration": "1.5", "fault_gap": "0.3"}

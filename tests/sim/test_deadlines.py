@@ -18,7 +18,7 @@ from nodes.reference.bugs import BUGS
 from nodes.reference.designs.fiorano import lock
 from nodes.reference.designs.fiorano.server import HAServer
 from nodes.reference.designs.fiorano.states import ACTIVE
-from nodes.reference.designs.icestorm.design import IDLE, IceStorm
+from nodes.reference.designs.icestorm.design import IDLE, IceStormDesign
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.outbox import Outbox
 from nodes.reference.designs.qpid.browsing import Browsing
@@ -257,13 +257,13 @@ def never_forwarded(patch: Patch) -> None:
 
 def busy_as_idle(patch: Patch) -> None:
     """A client that waits for its answer counts as an idle one."""
-    async def close(self: IceStorm) -> None:
+    async def close(self: IceStormDesign) -> None:
         while True:
             await asyncio.sleep(0.05)
             for client in [each for each in self._clients.values() if each.busy]:
                 self._forget(client, IDLE)
 
-    patch.setattr(IceStorm, "_close_idle", close)
+    patch.setattr(IceStormDesign, "_close_idle", close)
 
 
 def still_expected(patch: Patch) -> None:

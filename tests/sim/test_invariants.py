@@ -37,13 +37,12 @@ from nodes.reference.designs.fiorano.repository import StoredStamp
 from nodes.reference.designs.fiorano.states import PASSIVE, PASSIVE_TRANSITION
 from nodes.reference.designs.fiorano.tally import DiskWriteCounter
 from nodes.reference.designs.fiorano.transitions import Transition, next_step
-from nodes.reference.designs.icestorm.delivery import Outbox
-from nodes.reference.designs.icestorm.election import Election
+from nodes.reference.designs.icestorm.delivery import SubscriberOutbox
+from nodes.reference.designs.icestorm.election import InvitationElection
 from nodes.reference.designs.icestorm.replication import Replication
 from nodes.reference.designs.joram.leader import Leader
-from nodes.reference.designs.joram.log import Log, Member
-from nodes.reference.designs.joram.probes import Observed
-from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.joram.log import JoramLog, Member
+from nodes.reference.designs.joram.replica import JoramReplica
 from nodes.reference.designs.qpid.browsing import Browsing
 from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.manager.coordinator import COORDINATING, Coordinator
@@ -56,6 +55,7 @@ from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
 from nodes.reference.replication.replicator import Replicator
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.joram.probes import JoramObserved
 from nodes.systems.reference.joram.rules.data import CommittedIsDurable
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, CountsAddUp, SameState, StoreHolds
 from nodes.systems.reference.standalone.probes import StandaloneProbe
@@ -88,7 +88,7 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
 
 def same_epochs(patch: pytest.MonkeyPatch) -> None:
     """Whoever stands does so in the epoch that there is."""
-    patch.setattr(Replica, "next_epoch", lambda self: self.newest_promised or 64)
+    patch.setattr(JoramReplica, "next_epoch", lambda self: self.newest_promised or 64)
     patch.setattr("nodes.reference.designs.joram.election.refusal", lambda *_, **__: None)
 
 
@@ -99,8 +99,8 @@ def endless_lease(patch: pytest.MonkeyPatch) -> None:
 
 def promised_beyond(patch: pytest.MonkeyPatch) -> None:
     """Whoever promises an epoch promises the one after it."""
-    promise = Replica.promise
-    patch.setattr(Replica, "promise", lambda self, epoch: promise(self, epoch + 64))
+    promise = JoramReplica.promise
+    patch.setattr(JoramReplica, "promise", lambda self, epoch: promise(self, epoch + 64))
 
 
 def whole_log_acknowledged(patch: pytest.MonkeyPatch) -> None:
@@ -111,13 +111,13 @@ def whole_log_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten_promise(patch: pytest.MonkeyPatch) -> None:
-    read = Log._read_meta
+    read = JoramLog._read_meta
 
-    def without(self: Log) -> tuple[int, int, int, int, list[str], list[Member], bool]:
+    def without(self: JoramLog) -> tuple[int, int, int, int, list[str], list[Member], bool]:
         base, epoch, _, *rest = read(self)
         return base, epoch, 0, *rest
 
-    patch.setattr(Log, "_read_meta", without)
+    patch.setattr(JoramLog, "_read_meta", without)
 
 
 def exchanged(patch: pytest.MonkeyPatch) -> None:
@@ -133,25 +133,25 @@ def exchanged(patch: pytest.MonkeyPatch) -> None:
 
 def few_groups(patch: pytest.MonkeyPatch) -> None:
     """Groups are told apart by one of four names."""
-    patch.setattr(Election, "_new_group", lambda self: f"GROUP {self._runtime.random.getrandbits(2)}")
+    patch.setattr(InvitationElection, "_new_group", lambda self: f"GROUP {self._runtime.random.getrandbits(2)}")
 
 
 def same_icestorm_epochs(patch: pytest.MonkeyPatch) -> None:
     """Every group is of the same epoch, which all promise again and again."""
     patch.setattr("nodes.reference.designs.icestorm.election.next_epoch", lambda newest, ident: 64)
-    asked = Election.asked_to_promise
+    asked = InvitationElection.asked_to_promise
 
-    def forgetful(self: Election, peer: str, group: str, epoch: int) -> object:
+    def forgetful(self: InvitationElection, peer: str, group: str, epoch: int) -> object:
         self._database.promised = 0
         return asked(self, peer, group, epoch)
 
-    patch.setattr(Election, "asked_to_promise", forgetful)
+    patch.setattr(InvitationElection, "asked_to_promise", forgetful)
 
 
 def own_count(patch: pytest.MonkeyPatch) -> None:
     """A member counts on the groups that it has coordinated itself."""
-    form = Election._form
-    patch.setattr(Election, "_form", lambda self, coordinator, group, epoch, members, max_seen: form(
+    form = InvitationElection._form
+    patch.setattr(InvitationElection, "_form", lambda self, coordinator, group, epoch, members, max_seen: form(
         self, coordinator, group, epoch, members, max_seen if coordinator == self.name else self.max_seen))
 
 
@@ -227,7 +227,7 @@ def counts_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def everything_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Log, "compact", lambda self, *_: False)
+    patch.setattr(JoramLog, "compact", lambda self, *_: False)
 
 
 def all_disowned(patch: pytest.MonkeyPatch) -> None:
@@ -423,9 +423,9 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
 
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize(("case", "owner", "function", "attribute", "told"), [
-    (JORAM, Log, "append", "_cached", "bytes of entries"),
+    (JORAM, JoramLog, "append", "cached_bytes", "bytes of entries"),
     (JORAM, Replicator, "_send", "unacked", "bytes under way to n"),
-    (replace(ICESTORM, workload="events"), Outbox, "add", "_bytes", "bytes that wait for "),
+    (replace(ICESTORM, workload="events"), SubscriberOutbox, "add", "_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
     (FIORANO, DiskWriteCounter, "add", "changes", "change-sets: "),
@@ -526,9 +526,9 @@ def test_what_was_stored_in_the_callback_that_a_kill_ended_is_on_disk(stored: in
         group = ("n1", "n2", "n3")
 
         def __init__(self) -> None:
-            self.now = Observed(0, False, 5, 64, 64, 0, 5, 64, 5, 0)
+            self.now = JoramObserved(0, False, 5, 64, 64, 0, 5, 64, 5, 0)
 
-        def observed(self) -> Observed:
+        def observed(self) -> JoramObserved:
             return self.now
 
     watcher, master, slave = CommittedIsDurable(), Program(), Program()

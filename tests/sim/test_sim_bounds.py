@@ -14,7 +14,7 @@ from harness.run.describe import create_run
 from nodes.reference.designs.fiorano import server
 from nodes.reference.designs.fiorano.states import PASSIVE
 from nodes.reference.designs.icestorm import election as icestorm_election
-from nodes.reference.designs.joram.design import Joram
+from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.designs.joram.election import Election
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.run_folder import read_run
@@ -43,24 +43,24 @@ def test_a_group_that_keeps_its_bounds(tmp_path: Path) -> None:
 
 
 def test_an_election_that_takes_twenty_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = Election._turn
-    monkeypatch.setattr(Election, "_turn", lambda self: turn(self) + (20.0 if self._node.started else 0.0))
+    turn = Election.turn_wait
+    monkeypatch.setattr(Election, "turn_wait", lambda self: turn(self) + (20.0 if self._node.started else 0.0))
     available, _, _ = judged(tmp_path)
     assert available.verdict == INVALID
     assert {each.detail["bound"] for each in available.anomalies} >= {"serves-with-majority"}
 
 
 def test_a_master_that_steps_down_every_three_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tick, since = Joram._tick, dict[int, float]()
+    tick, since = JoramDesign._tick, dict[int, float]()
 
-    def restless(self: Joram, beat: bool) -> None:
+    def restless(self: JoramDesign, beat: bool) -> None:
         tick(self, beat)
-        if self._leader is None:
+        if self.leader is None:
             since.pop(id(self), None)
-        elif self._replica.now() - since.setdefault(id(self), self._replica.now()) > 3.0:
+        elif self.replica.now() - since.setdefault(id(self), self.replica.now()) > 3.0:
             self._step_down("bored")
 
-    monkeypatch.setattr(Joram, "_tick", restless)
+    monkeypatch.setattr(JoramDesign, "_tick", restless)
     _, stable, _ = judged(tmp_path)
     assert stable.verdict == INVALID
     assert "with no fault in force" in stable.summary

@@ -10,8 +10,8 @@ import pytest
 
 from harness.run.cases import Case
 from harness.sim.campaign import NONE, run_and_judge
-from nodes.reference.designs.icestorm.delivery import Outbox
-from nodes.reference.designs.icestorm.topics import Change, Database, Topic
+from nodes.reference.designs.icestorm.delivery import SubscriberOutbox
+from nodes.reference.designs.icestorm.topics import Change, ReplicatedTopic, TopicDatabase
 
 TOPICS = Case("icestorm", "topic-dialogue", "kill", 3, 14.0, 30.0, {"min_ok": "5"})
 LOGINS = Case("standalone", "dialogue", "kill", None, 14.0, 60.0, {"fault_gap": "2", "visitors": "true"})
@@ -59,10 +59,11 @@ def test_an_edited_broker_is_seen(case: Case, bug: str, tmp_path: Path) -> None:
 def test_attempts_that_are_counted_otherwise_are_seen(
         counted: Callable[[int, int], int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A subscriber of three retries is removed when four attempts in a row have failed."""
-    def count(outbox: Outbox, now: int) -> None:
+    def count(outbox: SubscriberOutbox, now: int) -> None:
         vars(outbox)["attempts"] = counted(vars(outbox).get("attempts", 0), now)
 
-    monkeypatch.setattr(Outbox, "_attempts", property(lambda self: vars(self)["attempts"], count), raising=False)
+    attempts = property(lambda self: vars(self)["attempts"], count)
+    monkeypatch.setattr(SubscriberOutbox, "_attempts", attempts, raising=False)
     result, verdict = run_and_judge(TOPICS, 1, tmp_path, tmp_path, NONE)
     assert "dialogue" in result.broken and verdict is not None
     found = [str(each) for check in verdict.checks for each in check.outcome.anomalies]
@@ -73,10 +74,11 @@ def test_attempts_that_are_counted_otherwise_are_seen(
 def test_a_removal_that_takes_the_subscription_of_after_is_seen(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that was cut off learns late that a subscriber has no attempts left, who has subscribed again since."""
-    make = Database._change
+    make = TopicDatabase._change
 
-    def whichever(self: Database, change: Change, since: str) -> list[str]:
-        known = self.topics.get(change[1], Topic("")).subscribers.get(change[2]) if change[0] == "remove" else None
+    def whichever(self: TopicDatabase, change: Change, since: str) -> list[str]:
+        topic = self.topics.get(change[1], ReplicatedTopic(""))
+        known = topic.subscribers.get(change[2]) if change[0] == "remove" else None
         return make(self, [*change[:3], known.since] if known is not None else change, since)
 
     case = replace(TOPICS, nemesis="partition", time_limit=16.0, rate=17.0, settings={
@@ -84,7 +86,7 @@ def test_a_removal_that_takes_the_subscription_of_after_is_seen(
         "election_timeout": "2", "master_timeout": "0.5", "fault_lengths": "0.53,1.1,6", "fault_gap": "0.1"})
     sound, _ = run_and_judge(case, 1, tmp_path, tmp_path, NONE)
     assert sound.verdict == "valid", sound.sentence
-    monkeypatch.setattr(Database, "_change", whichever)
+    monkeypatch.setattr(TopicDatabase, "_change", whichever)
     results = (run_and_judge(case, seed, tmp_path, tmp_path, NONE)[0] for seed in range(1, 33))
     found = next((result for result in results if result.verdict == "invalid"), None)
     assert found is not None and "dialogue" in found.broken

@@ -10,8 +10,8 @@ from nodes.reference.api import Broker, Config, ConfigError, Design
 
 DESIGNS = {
     "standalone": "nodes.reference.designs.standalone:Standalone",
-    "joram": "nodes.reference.designs.joram.design:Joram",
-    "icestorm": "nodes.reference.designs.icestorm.design:IceStorm",
+    "joram": "nodes.reference.designs.joram.design:JoramDesign",
+    "icestorm": "nodes.reference.designs.icestorm.design:IceStormDesign",
     "qpid": "nodes.reference.designs.qpid.design:QpidDesign",
     "fiorano": "nodes.reference.designs.fiorano.design:FioranoDesign",
 }

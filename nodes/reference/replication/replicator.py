@@ -55,9 +55,9 @@ class Replicator:
         self.unacked = 0
         self.most_unacked = -1
         """Largest number of bytes under way at the time when further ones were sent."""
-        self._transfer: Transfer | None = None
-        self._sent_chunks = self._acked_chunks = self._bytes = 0
-        self._ended = False
+        self.transfer: Transfer | None = None
+        self.chunks_sent = self.chunks_acked = self._bytes = 0
+        self.ended = False
         self._began = replica.now()
         self.match = -1
         plan = plan_feed(position, replica.log.epoch_at)
@@ -73,35 +73,17 @@ class Replicator:
     @property
     def in_step(self) -> bool:
         """Whether the peer needs no state and has acknowledged an index."""
-        return self._transfer is None and self.match >= 0
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """The peer's acknowledged index of the log, and its acknowledged chunks of a state under way."""
-        return self.match, self._acked_chunks
+        return self.transfer is None and self.match >= 0
 
     @property
     def sends_state(self) -> bool:
         """Whether the peer is being sent the whole state."""
-        return self._transfer is not None
-
-    @property
-    def lacks_pieces(self) -> bool:
-        """Whether further chunks of a state could be sent to the peer now."""
-        return self.sends_state and not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW
-
-    def lacks_entries(self, upto: int) -> bool:
-        """Return whether entries, up to this index, could be sent to the peer now."""
-        transfer, log = self._transfer, self.replica.log
-        if transfer is not None and not self._ended and not transfer.sends_entries:
-            return False
-        return (self.next <= min(upto, log.last) and self.unacked < self.replica.options.send_window
-                and log.epoch_at(self.next - 1) is not None)
+        return self.transfer is not None
 
     @property
     def hold(self) -> int:
         """The index after which entries will be needed."""
-        if self._transfer is not None and self._transfer.at is None:
+        if self.transfer is not None and self.transfer.at is None:
             return self.replica.log.applied
         return self.next - 1
 
@@ -111,34 +93,34 @@ class Replicator:
 
         The end of the transfer gives the view and the group at that entry, and the peer continues from there.
         """
-        transfer = self._transfer
+        transfer = self.transfer
         return None if transfer is None or transfer.at is None else transfer.at.idx
 
     def close(self) -> None:
         """Stop sending to the peer, which needs nothing further, or not from this node."""
-        if self._transfer is not None:
-            if self._ended:
+        if self.transfer is not None:
+            if self.ended:
                 self.replica.links.exempt(self.peer, 0)
-            self._transfer.close()
-            self._transfer = None
+            self.transfer.close()
+            self.transfer = None
 
     def pump(self, stamp: float) -> None:
         """Send as much as is allowed now; ``stamp`` is this node's clock, which the peer will echo."""
         log = self.replica.log
-        if self._transfer is None and log.epoch_at(self.next - 1) is None:
+        if self.transfer is None and log.epoch_at(self.next - 1) is None:
             self._begin_state()
-        if self._transfer is not None:
-            self._pump_state(self._transfer)
-            if not (self._ended or self._transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
+        if self.transfer is not None:
+            self._pump_state(self.transfer)
+            if not (self.ended or self.transfer.sends_entries) or log.epoch_at(self.next - 1) is None:
                 return
         while self.next <= log.last and self.unacked < self.replica.options.send_window:
             self._send(self.next, stamp)
 
     def acked(self, match: int) -> None:
         """Take an acknowledgement: the peer has everything up to ``match``."""
-        transfer = self._transfer
+        transfer = self.transfer
         if transfer is not None:
-            if not self._ended or transfer.at is None or match < transfer.at.idx:
+            if not self.ended or transfer.at is None or match < transfer.at.idx:
                 return
             self.replica.runtime.log(
                 "state transfer end", to=self.peer, index=match, bytes=self._bytes,
@@ -151,16 +133,7 @@ class Replicator:
 
     def acked_chunks(self, count: int) -> None:
         """Take an acknowledgement of chunks: the peer has received this number of them."""
-        self._acked_chunks = max(self._acked_chunks, count)
-
-    def miscounted(self) -> str:
-        """Describe a wrong counter of unacknowledged bytes, or a breach of the send window; empty if there is none."""
-        there, window = sum(size for _, size in self.in_flight), self.replica.options.send_window
-        if self.most_unacked >= window:
-            return f"{self.peer} was sent more when {self.most_unacked} bytes were under way, and {window} are enough"
-        if self.unacked == there:
-            return ""
-        return f"bytes under way to {self.peer}: {self.unacked} are counted, and there are {there}"
+        self.chunks_acked = max(self.chunks_acked, count)
 
     def _send(self, start: int, stamp: float, empty: bool = False) -> None:
         replica = self.replica
@@ -179,14 +152,14 @@ class Replicator:
     def _begin_state(self) -> None:
         replica = self.replica
         self._began = replica.now()
-        self._transfer = self._new_transfer()
-        self._ended = False
-        self._sent_chunks = self._acked_chunks = self._bytes = 0
+        self.transfer = self._new_transfer()
+        self.ended = False
+        self.chunks_sent = self.chunks_acked = self._bytes = 0
         self.in_flight.clear()
         self.unacked = 0
         self.match = -1
-        if self._transfer.at is not None:
-            self.next = self._transfer.at.idx + 1
+        if self.transfer.at is not None:
+            self.next = self.transfer.at.idx + 1
         replica.runtime.log("state transfer begin", to=self.peer, form=replica.options.transfer)
         replica.send(self.peer, StateBegin(self._epoch))
 
@@ -210,21 +183,21 @@ class Replicator:
 
     def _pump_state(self, transfer: Transfer) -> None:
         replica = self.replica
-        while not self._ended and self._sent_chunks < self._acked_chunks + CHUNK_WINDOW:
+        while not self.ended and self.chunks_sent < self.chunks_acked + CHUNK_WINDOW:
             chunk = transfer.next_chunk()
             if chunk is not None:
-                replica.send(self.peer, StateChunk(self._epoch, self._sent_chunks, chunk))
-                self._sent_chunks += 1
+                replica.send(self.peer, StateChunk(self._epoch, self.chunks_sent, chunk))
+                self.chunks_sent += 1
                 self._bytes += len(chunk)
                 replica.runtime.point(CHUNK_SENT)
                 continue
             at = transfer.at
             if at is None:
                 raise ValueError("a state transfer ended before its place in the log was known")
-            self._ended = True
+            self.ended = True
             if not transfer.sends_entries:
                 self.next = at.idx + 1
             log = replica.log
-            end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self._sent_chunks)
+            end = StateEnd(self._epoch, at.idx, at.epoch, log.view_at(at.idx), log.group_at(at.idx), self.chunks_sent)
             replica.send(self.peer, end)
             replica.links.exempt(self.peer, LOADING * replica.options.detection_timeout)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from nodes.reference.api import Config, ConfigError
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.options import JoramOptions
 from nodes.reference.engine.limits import Limits
 
 NB_CLUSTER_EXPECTED = "nbClusterExpected"
@@ -25,7 +25,7 @@ OF_ALL: Mapping[str, type] = {
 }
 """Properties that every server has, with their types."""
 OF_CLUSTERS: Mapping[str, type] = {
-    each.name: type(each.default) for each in fields(Options) if each.name not in _NOT_WRITTEN
+    each.name: type(each.default) for each in fields(JoramOptions) if each.name not in _NOT_WRITTEN
 }
 """Additional properties of replicated servers."""
 
@@ -62,4 +62,5 @@ def check_options(options: Mapping[str, Any], replicas: Sequence[str]) -> None:
     """
     Limits.from_options(options)
     if replicas:
-        Options.from_config(Config(replicas[0], "joram", ".", peers=dict.fromkeys(replicas, ("", 1)), options=options))
+        peers = dict.fromkeys(replicas, ("", 1))
+        JoramOptions.from_config(Config(replicas[0], "joram", ".", peers=peers, options=options))

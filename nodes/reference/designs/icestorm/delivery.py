@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from nodes import stomp
 from nodes.reference.api import Config, MessageNotes, Pending, Runtime
-from nodes.reference.designs.icestorm.options import DISCARDED, Options
-from nodes.reference.designs.icestorm.topics import ORDERED, Database, Subscriber
+from nodes.reference.designs.icestorm.options import DISCARDED, IceStormOptions
+from nodes.reference.designs.icestorm.topics import ORDERED, TopicDatabase, TopicSubscriber
 from nodes.reference.engine.trace import name_of
 from nodes.stomp import Frame, ProtocolError
 from nodes.timeouts import within
@@ -31,7 +31,7 @@ _RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
 @dataclass(frozen=True)
-class Event:
+class PublishedEvent:
     """One event; ``number`` is its sequence number at ``replica``, where it was published."""
 
     number: int
@@ -49,11 +49,11 @@ class Event:
         return stomp.encode(Frame("MESSAGE", headers, self.body))
 
 
-class Delivery:
+class EventDelivery:
     """All subscribers of this replica's database, each with its waiting events."""
 
-    def __init__(self, config: Config, runtime: Runtime, options: Options, database: Database,
-                 failed: Callable[[str, Subscriber], None], notes: MessageNotes | None = None) -> None:
+    def __init__(self, config: Config, runtime: Runtime, options: IceStormOptions, database: TopicDatabase,
+                 failed: Callable[[str, TopicSubscriber], None], notes: MessageNotes | None = None) -> None:
         """Create the delivery. ``failed`` is called with (topic, subscriber) when a subscriber's attempts are used up;
         ``notes`` traces the waiting events if tracing is on."""
         self._node = config.node
@@ -62,7 +62,7 @@ class Delivery:
         self._database = database
         self._failed = failed
         self._notes = notes
-        self._outboxes: dict[tuple[str, str], Outbox] = {}
+        self._outboxes: dict[tuple[str, str], SubscriberOutbox] = {}
         self._events = 0
 
     def publish(self, topic: str, headers: Mapping[str, str], body: bytes) -> None:
@@ -71,7 +71,7 @@ class Delivery:
         An event goes over one link at most, and only over links whose cost is 0 or not below the event's.
         """
         self._events += 1
-        event = Event(self._events, self._node, topic, headers, body)
+        event = PublishedEvent(self._events, self._node, topic, headers, body)
         cost = int(headers.get(COST, "0"))
         targets = [topic, *(name for name, limit in self._database.topics[topic].links.items()
                             if limit == 0 or cost <= limit)]
@@ -129,30 +129,30 @@ class Delivery:
         for outbox in self._outboxes.values():
             outbox.stop()
 
-    def _outbox(self, topic: str, subscriber: Subscriber) -> Outbox:
+    def _outbox(self, topic: str, subscriber: TopicSubscriber) -> SubscriberOutbox:
         outbox = self._outboxes.get((topic, subscriber.ident))
         if outbox is None or outbox.subscriber != subscriber:
             if outbox is not None:
                 outbox.stop()
-            outbox = Outbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber),
+            outbox = SubscriberOutbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber),
                             self._notes)
             self._outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
 
-class Outbox:
+class SubscriberOutbox:
     """The events for one subscriber, and the connection to it."""
 
-    def __init__(self, runtime: Runtime, options: Options, subscriber: Subscriber, failed: Callable[[], None],
-                 notes: MessageNotes | None) -> None:
+    def __init__(self, runtime: Runtime, options: IceStormOptions, subscriber: TopicSubscriber,
+                 failed: Callable[[], None], notes: MessageNotes | None) -> None:
         self.subscriber = subscriber
         self._notes = notes
         self._runtime = runtime
         self._options = options
         self._failed = failed
-        self._queue: deque[Event] = deque()
+        self._queue: deque[PublishedEvent] = deque()
         self._bytes = 0
-        self._flying: dict[str, tuple[Event, float]] = {}
+        self._flying: dict[str, tuple[PublishedEvent, float]] = {}
         self._attempts = 0
         self._tries, self._phase = 0, _RESTS
         """The number of connection attempts, and the present phase."""
@@ -200,7 +200,7 @@ class Outbox:
         """The number of events that the subscriber has not acknowledged."""
         return len(self._queue) + len(self._flying)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: PublishedEvent) -> None:
         """Queue an event; the oldest waiting ones are dropped when there are far too many."""
         if self._task.done():
             return  # its attempts are used up, and it will be removed
@@ -258,7 +258,7 @@ class Outbox:
             self._queue.clear()
             self._bytes = 0
 
-    def _note(self, what: str, reason: str, *events: Event) -> None:
+    def _note(self, what: str, reason: str, *events: PublishedEvent) -> None:
         if self._notes is not None:
             for event in events:
                 self._notes.note(what, f"events:{self.subscriber.ident}", name_of(event.headers, event.body), reason)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from nodes.reference.api import Admission, Broker, Closed, Command, ConfigError, Done, Opened, Pending, Refused
 from nodes.reference.designs.icestorm.decisions import Stamp, round_of
-from nodes.reference.designs.icestorm.delivery import COST, Delivery
-from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, Election
-from nodes.reference.designs.icestorm.options import CHECKED, LOCAL, Options
+from nodes.reference.designs.icestorm.delivery import COST, EventDelivery
+from nodes.reference.designs.icestorm.election import INACTIVE, NORMAL, InvitationElection
+from nodes.reference.designs.icestorm.options import CHECKED, LOCAL, IceStormOptions
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable, Unknown
 from nodes.reference.designs.icestorm.requests import (
@@ -27,7 +27,7 @@ from nodes.reference.designs.icestorm.requests import (
     is_answer_to,
     read_request,
 )
-from nodes.reference.designs.icestorm.topics import CommandError, Database, Subscriber
+from nodes.reference.designs.icestorm.topics import RequestError, TopicDatabase, TopicSubscriber
 from nodes.reference.engine.topics import TOPIC_MANAGER, TOPIC_PREFIX
 
 IDLE = "idle"
@@ -56,7 +56,7 @@ class _Client:
     task: asyncio.Task[None] | None = None
 
 
-class Observed(NamedTuple):
+class IceStormObserved(NamedTuple):
     """The values that invariants observe: the replica's part in the election, its database's stamp and promise, the
     last change that it has agreed as coordinator, and the last request that it has answered (``Replication.answered``).
     ``members``: the size of its group, this replica included, as its coordinator knows it; 0 on other replicas."""
@@ -73,21 +73,21 @@ class Observed(NamedTuple):
     answered: tuple[int, int]
 
 
-class IceStorm:
-    """A replica of highly available IceStorm. Options: ``nodes.reference.designs.icestorm.options.Options``."""
+class IceStormDesign:
+    """A replica of highly available IceStorm. Options: ``nodes.reference.designs.icestorm.options.IceStormOptions``."""
 
     has_topic_manager = True
     has_services = False
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._options = options = Options.from_config(broker.config)
-        self._database = Database(broker)
+        self._options = options = IceStormOptions.from_config(broker.config)
+        self._database = TopicDatabase(broker)
         self._peers = Peers(broker, options, self._answer)
-        self._election = Election(broker, options, self._database, self._peers, self._changed)
+        self._election = InvitationElection(broker, options, self._database, self._peers, self._changed)
         wall = broker.runtime.time_of_day if options.stamp == "wall-clock" else None
         self._replication = Replication(broker.runtime, self._election, self._database, self._peers, wall)
-        self._delivery = Delivery(broker.config, broker.runtime, options, self._database, self._failed,
+        self._delivery = EventDelivery(broker.config, broker.runtime, options, self._database, self._failed,
                                   broker.engine.message_trace)
         self._database.changed = self._delivery.forget_gone
         self._removals: dict[asyncio.Task[None], None] = {}
@@ -193,11 +193,11 @@ class IceStorm:
 
     # Observations for invariants.
 
-    def observed(self) -> Observed:
+    def observed(self) -> IceStormObserved:
         """Return the replica's state for invariants."""
         election, database = self._election, self._database
         members = 1 + len(election.up) if election.leads else 0
-        return Observed(election.state, election.coordinator, election.group, election.epoch, members,
+        return IceStormObserved(election.state, election.coordinator, election.group, election.epoch, members,
                         election.max_seen, database.promised, database.stamp, self._replication.agreed,
                         self._replication.answered)  # fmt: skip
 
@@ -258,7 +258,7 @@ class IceStorm:
         return self._database.unlike_store() or self._delivery.unlike_store()
 
     @property
-    def database(self) -> Database:
+    def database(self) -> TopicDatabase:
         """The replicated database."""
         return self._database
 
@@ -267,7 +267,7 @@ class IceStorm:
         return self._delivery.unlike_store()
 
     @property
-    def election(self) -> Election:
+    def election(self) -> InvitationElection:
         """This replica's part in elections."""
         return self._election
 
@@ -277,7 +277,7 @@ class IceStorm:
         return self._replication.begun
 
     @property
-    def options(self) -> Options:
+    def options(self) -> IceStormOptions:
         """The replica's options."""
         return self._options
 
@@ -333,7 +333,7 @@ class IceStorm:
                 return
             try:
                 headers = await self._carry_out(command)
-            except CommandError as mistake:
+            except RequestError as mistake:
                 headers = {"x-error": str(mistake)}
             except Unknown:
                 headers = {"x-error": "unknown"}
@@ -362,7 +362,7 @@ class IceStorm:
         headers = command.args["headers"]
         cost = headers.get(COST, "0")
         if not cost.isdecimal() or len(cost) > _MAX_COST_DIGITS:
-            raise CommandError("bad-cost")
+            raise RequestError("bad-cost")
         await self._until_active()
         while topic not in self._database.topics:
             # A replica that its group has left behind may not know the topic for a while: ask the coordinator.
@@ -398,7 +398,7 @@ class IceStorm:
                 if kind == "done":
                     return value
                 if kind == "mistake":
-                    raise CommandError(value)
+                    raise RequestError(value)
                 if kind == "unknown":
                     raise Unknown
             await self._again()
@@ -429,7 +429,7 @@ class IceStorm:
         async def carry_out() -> None:
             try:
                 done = ["done", await self._carry_out_here(request)]
-            except CommandError as mistake:
+            except RequestError as mistake:
                 done = ["mistake", str(mistake)]
             except Unknown:
                 done = ["unknown", ""]
@@ -471,7 +471,7 @@ class IceStorm:
         if self._election.state == NORMAL:
             self._active.set()
 
-    def _failed(self, topic: str, subscriber: Subscriber) -> None:
+    def _failed(self, topic: str, subscriber: TopicSubscriber) -> None:
         """Remove a subscriber that could not be reached."""
         self._broker.runtime.log("subscriber removed", topic=topic, subscriber=subscriber.ident)
         request = Request("remove", topic, subscriber.ident, since=subscriber.since)

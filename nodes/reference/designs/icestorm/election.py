@@ -30,9 +30,9 @@ from nodes.reference.designs.icestorm.decisions import (
     next_epoch,
     round_of,
 )
-from nodes.reference.designs.icestorm.options import CHECKED, Options
+from nodes.reference.designs.icestorm.options import CHECKED, IceStormOptions
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
-from nodes.reference.designs.icestorm.topics import Database
+from nodes.reference.designs.icestorm.topics import TopicDatabase
 from nodes.reference.points import (
     ACCEPTED,
     ACCEPTING,
@@ -48,10 +48,10 @@ from nodes.reference.points import (
 )
 from nodes.timeouts import within
 
-__all__ = ["ELECTION", "INACTIVE", "NORMAL", "REORGANIZATION", "Election"]
+__all__ = ["ELECTION", "INACTIVE", "NORMAL", "REORGANIZATION", "InvitationElection"]
 
 
-class Election:
+class InvitationElection:
     """One replica's part in elections.
 
     ``state``, ``coordinator`` (a name), ``group`` (``priority:uuid``) and ``max_seen`` are what ``admin replica``
@@ -59,7 +59,7 @@ class Election:
     ``changed`` is called after the state or the coordinator has changed.
     """
 
-    def __init__(self, broker: Broker, options: Options, database: Database, peers: Peers,
+    def __init__(self, broker: Broker, options: IceStormOptions, database: TopicDatabase, peers: Peers,
                  changed: Callable[[], None]) -> None:
         self.name = broker.config.node
         self.replicas = list(broker.config.peers)

@@ -19,7 +19,7 @@ _LEAST = 0.001
 
 
 @dataclass(frozen=True)
-class Options:
+class IceStormOptions:
     """The options that define how a group of replicas works together. Times are in seconds.
 
     ``election_timeout``: the time within which invitations must be accepted, and the interval at which a coordinator
@@ -51,7 +51,7 @@ class Options:
     cluster: str = "icestorm"
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: Config) -> IceStormOptions:
         """Read ``config.options``; defaults where nothing is set.
 
         Raises:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference.api import Broker, Pending
-from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.reference.designs.icestorm.requests import is_answer, is_request
 from nodes.reference.designs.icestorm.topics import is_change, is_dump
 from nodes.reference.replication.handshake import LinkError, encode_frame
@@ -97,7 +97,7 @@ class Peers:
     """The other replicas. ``answer`` is called with (peer, question, arguments) of each question that arrives;
     ``links`` creates the links to them."""
 
-    def __init__(self, broker: Broker, options: Options, answer: Answerer,
+    def __init__(self, broker: Broker, options: IceStormOptions, answer: Answerer,
                  links: Callable[..., Links] = Links) -> None:
         config = broker.config
         self.names = [name for name in config.peers if name != config.node]

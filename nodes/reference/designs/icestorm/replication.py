@@ -9,9 +9,9 @@ from typing import Any
 
 from nodes.reference.api import Runtime
 from nodes.reference.designs.icestorm.decisions import Stamp
-from nodes.reference.designs.icestorm.election import NORMAL, Election
+from nodes.reference.designs.icestorm.election import NORMAL, InvitationElection
 from nodes.reference.designs.icestorm.peers import Peers
-from nodes.reference.designs.icestorm.topics import Change, CommandError, Database
+from nodes.reference.designs.icestorm.topics import Change, RequestError, TopicDatabase
 from nodes.reference.points import AGREED, CHANGED, UPDATED
 
 
@@ -26,7 +26,7 @@ class Unknown(Exception):
 class Replication:
     """Changes and questions, as the coordinator carries them out and as its slaves take part."""
 
-    def __init__(self, runtime: Runtime, election: Election, database: Database, peers: Peers,
+    def __init__(self, runtime: Runtime, election: InvitationElection, database: TopicDatabase, peers: Peers,
                  wall: Callable[[], float] | None) -> None:
         """Create the replication. ``wall`` returns the time of day for stamps; None if stamps are counters."""
         self._runtime = runtime
@@ -55,7 +55,7 @@ class Replication:
             group, epoch = self._serving()
             try:
                 database.check(change)
-            except CommandError:
+            except RequestError:
                 await self._confirm(group)
                 raise
             stamp = Stamp(epoch, database.stamp.counter + 1, self._wall() if self._wall is not None else 0.0)
@@ -101,7 +101,7 @@ class Replication:
             number, epoch = self.begun, self._election.epoch
             try:
                 yield
-            except CommandError:
+            except RequestError:
                 self.answered = number, epoch
                 raise
             self.answered = number, epoch

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm.options import ONE
-from nodes.reference.designs.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, CommandError, Database
+from nodes.reference.designs.icestorm.topics import MAX_NAME, ORDERED, UNORDERED, Change, RequestError, TopicDatabase
 from nodes.reference.option_values import MAX_PAGE
 
 _NAME = re.compile(r"\S+")
@@ -69,13 +69,13 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
     """
     kind = headers.get("x-request", "")
     if kind not in (*_CHANGES, *_QUESTIONS) or kind == "remove":
-        raise CommandError("bad-request")
+        raise RequestError("bad-request")
     try:
         content = json.loads(body or b"{}")
     except (ValueError, RecursionError):
-        raise CommandError("bad-request") from None
+        raise RequestError("bad-request") from None
     if not isinstance(content, dict):
-        raise CommandError("bad-request")
+        raise RequestError("bad-request")
     topic = "" if kind == "list" else _name(content.get("topic"))
     if kind in ("subscribe", "unsubscribe"):
         subject = _name(content.get("subscriber"))
@@ -83,10 +83,10 @@ def read_request(headers: Mapping[str, str], body: bytes) -> Request:
             return Request(kind, topic, subject)
         endpoint = content.get("endpoint")
         if not isinstance(endpoint, str) or not is_endpoint(endpoint):
-            raise CommandError("bad-endpoint")
+            raise RequestError("bad-endpoint")
         reliability = content.get("reliability", UNORDERED)
         if reliability not in (ORDERED, UNORDERED):
-            raise CommandError("bad-qos")
+            raise RequestError("bad-qos")
         return Request(kind, topic, subject, endpoint, _number(content.get("retryCount", 0), -1), reliability)
     if kind in ("link", "unlink"):
         return Request(kind, topic, _name(content.get("target")), number=_number(content.get("cost", 0), 0))
@@ -156,19 +156,19 @@ def _fitting(rows: list[Any], page: int) -> int:
     return len(rows)
 
 
-def answer_question(database: Database, config: Config, request: Request) -> Any:
+def answer_question(database: TopicDatabase, config: Config, request: Request) -> Any:
     """Answer a request that changes nothing; a list is cut after one page plus one row, which shows that more follow.
     Raises CommandError ``no-such-topic``."""
     answer = _whole_answer(database, config, request)
     return answer[: _fitting(answer, request.page) + 1] if request.kind in _LISTS else answer
 
 
-def _whole_answer(database: Database, config: Config, request: Request) -> Any:
+def _whole_answer(database: TopicDatabase, config: Config, request: Request) -> Any:
     if request.kind == "list":
         return [name for name in sorted(database.topics) if name > request.after]
     topic = database.topics.get(request.topic)
     if topic is None:
-        raise CommandError("no-such-topic")
+        raise RequestError("no-such-topic")
     if request.kind == "subscribers":
         found = sorted(topic.subscribers.values(), key=lambda s: s.ident)
         return [[s.ident, s.endpoint, s.retry_count, s.reliability] for s in found if s.ident > request.after]
@@ -184,11 +184,11 @@ def _whole_answer(database: Database, config: Config, request: Request) -> Any:
 def _name(value: Any) -> str:
     # An unprintable string may not even be encodable.
     if not isinstance(value, str) or not _NAME.fullmatch(value) or not value.isprintable() or len(value) > MAX_NAME:
-        raise CommandError("bad-name")
+        raise RequestError("bad-name")
     return value
 
 
 def _number(value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MAX_NUMBER:
-        raise CommandError("bad-qos")
+        raise RequestError("bad-qos")
     return value

@@ -39,10 +39,10 @@ def is_change(value: Any) -> bool:
 
 
 def is_dump(value: Any) -> bool:
-    """Tell whether a value from a peer has the format of ``Database.dump``."""
+    """Tell whether a value from a peer has the format of ``TopicDatabase.dump``."""
     try:
         for name, content in value:
-            topic = Topic.decode(name, content)
+            topic = ReplicatedTopic.decode(name, content)
             if not all(each.isprintable() for each in (name, *topic.subscribers, *topic.links)):
                 return False
     except (ValueError, TypeError, IndexError, AttributeError):
@@ -50,12 +50,12 @@ def is_dump(value: Any) -> bool:
     return isinstance(value, list)
 
 
-class CommandError(Exception):
+class RequestError(Exception):
     """A change or a question can't be carried out in the present state; the text is one word for programs."""
 
 
 @dataclass(frozen=True)
-class Subscriber:
+class TopicSubscriber:
     """A receiver of a topic's events at ``endpoint`` (``host:port``).
 
     ``retry_count`` is the number of further attempts after a failed delivery before the subscriber is removed (-1:
@@ -71,11 +71,11 @@ class Subscriber:
 
 
 @dataclass
-class Topic:
+class ReplicatedTopic:
     """A topic; ``links`` maps the names of linked topics to the cost of the link."""
 
     name: str
-    subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    subscribers: dict[str, TopicSubscriber] = field(default_factory=dict)
     links: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -85,13 +85,13 @@ class Topic:
         return wire.encode([subscribers, self.links])
 
     @classmethod
-    def decode(cls, name: str, content: bytes) -> Topic:
+    def decode(cls, name: str, content: bytes) -> ReplicatedTopic:
         """Decode a topic that ``encode`` wrote."""
         subscribers, links = wire.decode(content)
-        return cls(name, {row[0]: Subscriber(*row) for row in subscribers}, dict(links))
+        return cls(name, {row[0]: TopicSubscriber(*row) for row in subscribers}, dict(links))
 
 
-class Database:
+class TopicDatabase:
     """One replica's database.
 
     ``promised`` is the newest epoch whose changes this replica has agreed to accept; ``changed`` is called after topics
@@ -103,7 +103,7 @@ class Database:
         self._sql = broker.database
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_topics (name TEXT PRIMARY KEY, content BLOB NOT NULL)")
         self._sql.execute("CREATE TABLE IF NOT EXISTS icestorm_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, ReplicatedTopic] = {}
         self._trace = ObjectTrace(broker.engine.message_trace)
         self.changed: Callable[[], None] = lambda: None
         self.last_change: Change | None = None
@@ -113,7 +113,7 @@ class Database:
         self.stamp = Stamp(0, 0)
         self.promised = 0
         rows = self._sql.execute("SELECT name, content FROM icestorm_topics ORDER BY name")
-        self.topics = {name: Topic.decode(name, content) for name, content in rows}
+        self.topics = {name: ReplicatedTopic.decode(name, content) for name, content in rows}
         for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0"):
             self.promised, epoch, counter, wall = wire.decode(value)
             self.stamp = Stamp(epoch, counter, wall)
@@ -144,28 +144,28 @@ class Database:
         topic = self.topics.get(name)
         if kind == "create":
             if topic is not None:
-                raise CommandError("topic-exists")
+                raise RequestError("topic-exists")
             self._check_room()
             return
         if topic is None:
             if kind != "remove":
-                raise CommandError("no-such-topic")
+                raise RequestError("no-such-topic")
         elif kind == "subscribe":
             if change[2] in topic.subscribers:
-                raise CommandError("already-subscribed")
+                raise RequestError("already-subscribed")
             self._check_room()
         elif kind == "unsubscribe" and change[2] not in topic.subscribers:
-            raise CommandError("no-such-subscriber")
+            raise RequestError("no-such-subscriber")
         elif kind == "link":
             if change[2] not in self.topics:
-                raise CommandError("no-such-topic")
+                raise RequestError("no-such-topic")
             if change[2] in topic.links:
-                raise CommandError("link-exists")
+                raise RequestError("link-exists")
             if change[2] == name:
-                raise CommandError("link-to-itself")
+                raise RequestError("link-to-itself")
             self._check_room()
         elif kind == "unlink" and change[2] not in topic.links:
-            raise CommandError("no-such-link")
+            raise RequestError("no-such-link")
 
     def apply(self, change: Change, stamp: Stamp) -> None:
         """Make a change that ``check`` has passed, on disk."""
@@ -186,7 +186,7 @@ class Database:
         """Take over a dumped database (None: keep the topics), in one transaction."""
         with self._broker.transaction():
             if rows is not None:
-                self.topics = {name: Topic.decode(name, content) for name, content in rows}
+                self.topics = {name: ReplicatedTopic.decode(name, content) for name, content in rows}
                 self._sql.execute("DELETE FROM icestorm_topics")
                 for name in self.topics:
                     self._write_topic(name)
@@ -209,13 +209,13 @@ class Database:
     def _check_room(self) -> None:
         rows = sum(1 + len(topic.subscribers) + len(topic.links) for topic in self.topics.values())
         if rows >= MAX_ROWS:
-            raise CommandError("full")
+            raise RequestError("full")
 
     def _change(self, change: Change, since: str) -> list[str]:
         """Change the topics in memory; return the names of those that changed."""
         kind, name = change[0], change[1]
         if kind == "create":
-            self.topics[name] = Topic(name)
+            self.topics[name] = ReplicatedTopic(name)
             return [name]
         if kind == "destroy":
             del self.topics[name]
@@ -223,10 +223,10 @@ class Database:
             for topic in linking:
                 del topic.links[name]
             return [name, *(topic.name for topic in linking)]
-        topic = self.topics.get(name, Topic(name))
+        topic = self.topics.get(name, ReplicatedTopic(name))
         if kind == "subscribe":
             ident, endpoint, retries, reliability = change[2:]
-            topic.subscribers[ident] = Subscriber(ident, endpoint, retries, reliability, since)
+            topic.subscribers[ident] = TopicSubscriber(ident, endpoint, retries, reliability, since)
         elif kind == "unsubscribe":
             topic.subscribers.pop(change[2], None)
         elif kind == "remove":

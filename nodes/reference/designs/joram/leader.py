@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
-from nodes.reference.api import Command, ConfigError, Pending
+from nodes.reference.api import Command, ConfigError
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS, committed_index, round_of
 from nodes.reference.designs.joram.log import Member, encode_command, encode_group, encode_view
 from nodes.reference.designs.joram.outbox import MAX_AHEAD, Outbox
-from nodes.reference.designs.joram.replica import Replica
+from nodes.reference.designs.joram.replica import JoramReplica
 from nodes.reference.points import COMMITTED, LEASE_ENDS, REGROUPED, SHIPPED, VIEWED
 from nodes.reference.replication.handshake import LinkError
 from nodes.reference.replication.lease import Lease
@@ -38,7 +38,7 @@ class Leader:
     every ``sync_interval``, or at once when a client waits for that (``Outbox``).
     """
 
-    def __init__(self, replica: Replica, epoch: int, members: Sequence[str]) -> None:
+    def __init__(self, replica: JoramReplica, epoch: int, members: Sequence[str]) -> None:
         self._replica = replica
         self.epoch = epoch
         self.members = list(members)
@@ -46,15 +46,15 @@ class Leader:
         self.unleased = 0
         """Effects that were released without a lease; must stay 0."""
         self._frames = SharedFrames()
-        self._replicators: dict[str, Replicator] = {}
-        self._acked: dict[str, int] = {}
+        self.replicators: dict[str, Replicator] = {}
+        self.acknowledged: dict[str, int] = {}
         self._lease = Lease()
         self._needs_lease, self._lease_seconds = replica.options.primary, replica.options.lease
         self._patient_from = replica.now()
-        self._seen = dict.fromkeys(members, self._patient_from)
+        self.seen = dict.fromkeys(members, self._patient_from)
         self._pending: list[bytes] = []
-        self._outbox = Outbox()
-        self._ship_upto = 0
+        self.outbox = Outbox()
+        self.ship_upto = 0
         self._held_back = False
         self._wake = asyncio.Event()
         self._epoch_start = replica.log.append(epoch, encode_view(self.members))
@@ -70,15 +70,15 @@ class Leader:
             task.cancel()
         self.serving = False
         self._pending.clear()
-        self._outbox.clear()
+        self.outbox.clear()
         self._close_replicators()
         self._replica.learners = []
         self._replica.regroup()
 
     def _close_replicators(self) -> None:
-        for replicator in self._replicators.values():
+        for replicator in self.replicators.values():
             replicator.close()
-        self._replicators.clear()
+        self.replicators.clear()
 
     def add_replica(self, member: Member) -> None:
         """Let a replica learn the log; it becomes part of the group when it has nearly caught up (4.7.3).
@@ -155,7 +155,7 @@ class Leader:
         if not self.serving or index > replica.committed:
             return False
         return replica.options.primary or all(
-            name in self.members and self._acked.get(name, 0) >= index for name in replica.order
+            name in self.members and self.acknowledged.get(name, 0) >= index for name in replica.order
         )
 
     def _take_in(self, learner: Member) -> None:
@@ -176,7 +176,7 @@ class Leader:
         replica.log.append(self.epoch, encode_group(places))
         replica.runtime.log("group changed", members=",".join(each.name for each in places if not each.apart))
         replica.runtime.point(REGROUPED)
-        self._ship_upto = replica.log.last
+        self.ship_upto = replica.log.last
         self._wake.set()
 
     def submit(self, command: Command) -> None:
@@ -190,7 +190,7 @@ class Leader:
         """Continue in a newer epoch (``unspecified`` only), which must have been promised."""
         self.epoch = epoch
         self._close_replicators()
-        self._acked.clear()
+        self.acknowledged.clear()
         self._epoch_start = 0
         self._install(self.members, "epoch raised")
         self._epoch_start = self._replica.log.last
@@ -199,48 +199,48 @@ class Leader:
 
     def lost_link(self, peer: str) -> None:
         """Drop the transfers to the peer; it will introduce itself again."""
-        replicator = self._replicators.pop(peer, None)
+        replicator = self.replicators.pop(peer, None)
         if replicator is not None:
             replicator.close()
-        self._acked.pop(peer, None)
+        self.acknowledged.pop(peer, None)
 
     def heard(self, peer: str, echo: float) -> None:
         """Note that the peer follows this master, and had heard the message sent at ``echo``."""
         now = self._replica.now()
-        self._seen[peer] = now
-        if self._lease.heard(peer, echo) and self._outbox:
+        self.seen[peer] = now
+        if self._lease.heard(peer, echo) and self.outbox:
             self._release()
 
     def introduced(self, peer: str, message: LogPosition) -> None:
         """Feed the peer from the log position that it reports."""
         if message.epoch == self.epoch:
             self.lost_link(peer)
-            self._replicators[peer] = Replicator(
+            self.replicators[peer] = Replicator(
                 self._replica, peer, self.epoch, position_of(message), self._frames
             )
-            self._replicators[peer].pump(self._replica.now())
+            self.replicators[peer].pump(self._replica.now())
 
     def acked(self, peer: str, message: Ack) -> None:
         """Note that the peer holds everything up to an index; raises LinkError for an index beyond the log."""
-        replicator = self._replicators.get(peer)
+        replicator = self.replicators.get(peer)
         if replicator is None or message.epoch != self.epoch:
             return
         if message.match > self._replica.log.last:
             raise LinkError(f"entry {message.match} is acknowledged, which there is not")
         replicator.acked(message.match)
         if replicator.in_step:
-            self._acked[peer] = replicator.match
+            self.acknowledged[peer] = replicator.match
         self.heard(peer, message.echo)
         self._wake.set()
 
     def in_touch(self, seconds: float) -> list[str]:
         """Return the peers in step that have acknowledged a message sent within the last ``seconds``."""
         now = self._replica.now()
-        return [peer for peer in self._acked if self._lease.heard_within(peer, seconds, now)]
+        return [peer for peer in self.acknowledged if self._lease.heard_within(peer, seconds, now)]
 
     def acked_chunks(self, peer: str, message: StateAck) -> None:
         """Note that the peer has received a part of the state."""
-        replicator = self._replicators.get(peer)
+        replicator = self.replicators.get(peer)
         if replicator is not None and message.epoch == self.epoch:
             replicator.acked_chunks(message.chunks)
             replicator.pump(self._replica.now())
@@ -250,8 +250,8 @@ class Leader:
     def forgive(self, seconds: float) -> None:
         """Exclude the ``seconds`` for which this node itself was suspended from the silence of its peers."""
         now = self._replica.now()
-        for peer in self._seen:
-            self._seen[peer] = min(now, self._seen[peer] + seconds)
+        for peer in self.seen:
+            self.seen[peer] = min(now, self.seen[peer] + seconds)
         # Leaves time to learn whether it still is master; until then it has no lease.
         self._patient_from = now - self._replica.options.detection_timeout / 2
 
@@ -280,73 +280,21 @@ class Leader:
         replica = self._replica
         return not self._needs_lease or self._lease.holds(self._lease_seconds, replica.now(), replica.order)
 
-    def pending(self) -> Pending:
-        """Return pending work of the group, as far as its master sees it."""
-        replica, log = self._replica, self._replica.log
-        found: dict[str, Collection[Hashable]] = {}
-        if not self.serving:
-            found["serving"] = [self.epoch]
-        elif not self.holds_lease():
-            found["lease"] = found["without-lease"] = [""]
-        elif (untold := self._outbox.first(replica.committed)) is not None:
-            found["untold"] = [untold]
-        if replica.committed < log.last:
-            found["uncommitted"] = [replica.committed]
-        if behind := [(peer, each.progress) for peer, each in self._replicators.items() if each.match < log.last]:
-            found["behind"] = behind
-        feeds = self._replicators.items()
-        if lacking := [(peer, each.next) for peer, each in feeds if each.lacks_entries(self._ship_upto)]:
-            found["unsent"] = lacking
-        if lacking_pieces := [peer for peer, each in feeds if each.lacks_pieces]:
-            found["unsent-state"] = lacking_pieces
-        if self._ship_upto < log.last:
-            found["unshipped"] = [self._ship_upto]
-        latest = replica.now() - replica.options.detection_timeout
-        silent = [name for name in self.members[1:] if self._seen.get(name, latest) < latest]
-        left = [name for name in self.members[1:] if replica.links.silent_for(name) == float("inf")]
-        if len(self.members) - len({*silent, *left}) >= majority(len(replica.order)):
-            found["silent-member"] = silent
-        if away := [peer for peer in replica.order if peer not in self.members]:
-            found["not-in-view"] = away
-        return found
-
-    @property
-    def acknowledged(self) -> Mapping[str, int]:
-        """The last log index that each replica has acknowledged, the master included."""
-        return self._acked
-
-    @property
-    def transfers(self) -> int:
-        """The number of replicas that are being sent the whole state."""
-        return sum(not each.in_step for each in self._replicators.values())
-
-    def lacking(self, index: int) -> list[str]:
-        """Return the peers that are fed from the log, and have not been sent the entry at an index."""
-        return [peer for peer, each in self._replicators.items() if not each.sends_state and each.next <= index]
-
-    def sent_state(self) -> list[str]:
-        """Return the peers that are being sent the whole state."""
-        return [peer for peer, each in self._replicators.items() if each.sends_state]
-
     def unfinished(self) -> int:
         """Return the number of commands that have been submitted but have had no effect yet."""
         log = self._replica.log
-        return len(self._pending) + log.last - log.applied + len(self._outbox)
-
-    def suspects(self) -> list[str]:
-        """Return the peers that have been silent for too long."""
-        return [peer for peer in self._replica.peers if self._is_silent(peer)]
+        return len(self._pending) + log.last - log.applied + len(self.outbox)
 
     def _within(self, seconds: float, floor: float = float("-inf")) -> bool:
         return self._lease.holds(seconds, self._replica.now(), self._replica.order, floor)
 
     def _is_silent(self, peer: str) -> bool:
-        seen = self._seen.get(peer, float("-inf"))
+        seen = self.seen.get(peer, float("-inf"))
         gone = self._replica.links.silent_for(peer) == float("inf")
         return gone or self._replica.now() - seen > self._replica.options.detection_timeout
 
     def _may_join(self, peer: str) -> bool:
-        replicator = self._replicators.get(peer)
+        replicator = self.replicators.get(peer)
         if replicator is None or not replicator.in_step or self._is_silent(peer):
             return False
         return replicator.match >= min(self._replica.committed, self._replica.log.last - JOIN_LAG)
@@ -356,14 +304,14 @@ class Leader:
 
         Without a log its vote would not count in elections (``refusal``), and it would only make majorities larger.
         """
-        return self._may_join(learner) and self._replicators[learner].match > 0
+        return self._may_join(learner) and self.replicators[learner].match > 0
 
     def _install(self, members: list[str], why: str) -> None:
         self.members = members
         self._replica.log.append(self.epoch, encode_view(members))
         self._replica.runtime.log("view installed", epoch=round_of(self.epoch), members=",".join(members), why=why)
         self._replica.runtime.point(VIEWED)
-        self._ship_upto = self._replica.log.last
+        self.ship_upto = self._replica.log.last
         self._wake.set()
 
     # Replication.
@@ -373,7 +321,7 @@ class Leader:
         while True:
             await asyncio.sleep(self._replica.options.sync_interval)
             if self._replica.committed < self._replica.log.last:
-                self._ship_upto = self._replica.log.last
+                self.ship_upto = self._replica.log.last
                 self._wake.set()
 
     async def _write(self) -> None:
@@ -390,10 +338,10 @@ class Leader:
         for entry in self._next_batch():
             log.append(self.epoch, entry)
         if not (self.serving and replica.options.early) or self._apply_ahead():
-            self._ship_upto = log.last
+            self.ship_upto = log.last
         stamp = replica.now()
-        for replicator in self._replicators.values():
-            if replicator.next <= self._ship_upto or not replicator.in_step:
+        for replicator in self.replicators.values():
+            if replicator.next <= self.ship_upto or not replicator.in_step:
                 replicator.pump(stamp)
         if log.has_unwritten:
             replica.runtime.point(SHIPPED)
@@ -401,8 +349,8 @@ class Leader:
         if log.has_unwritten:
             self.compact()
             replica.persist()
-        if self._acked.get(replica.name) != log.last:
-            self._acked[replica.name] = log.last
+        if self.acknowledged.get(replica.name) != log.last:
+            self.acknowledged[replica.name] = log.last
             self._commit()
         if self.serving:
             self._release()
@@ -417,8 +365,8 @@ class Leader:
         if effects:
             self._replica.runtime.point(COMMITTED)
         if self.serving:
-            self._outbox.add(effects)
-            self._outbox.commit(self._replica.committed)
+            self.outbox.add(effects)
+            self.outbox.commit(self._replica.committed)
         else:
             self._replica.broker.observe(effects)
 
@@ -428,7 +376,7 @@ class Leader:
         early = replica.log.last - replica.committed <= MAX_AHEAD
         wanted = not early
         for index, command, effects in replica.apply(replica.log.last):
-            wanted |= self._outbox.add_ahead(index, command, effects, early)
+            wanted |= self.outbox.add_ahead(index, command, effects, early)
         return wanted
 
     def _next_batch(self) -> list[bytes]:
@@ -444,33 +392,29 @@ class Leader:
 
     def _committed(self) -> int:
         options, order = self._replica.options, self._replica.order
-        acked = {name: index for name, index in self._acked.items() if name in order}
+        acked = {name: index for name, index in self.acknowledged.items() if name in order}
         index = committed_index(acked, self.members, len(order), options.ack, options.primary)
         return index if index >= self._epoch_start else self._replica.committed
 
     def _release(self) -> None:
         if self.holds_lease():
             self._held_back = False
-            effects = self._outbox.release()
+            effects = self.outbox.release()
             if effects and not self.holds_lease():
                 self.unleased += len(effects)
             self._replica.broker.release(effects)
-        elif self._outbox and not self._held_back:
+        elif self.outbox and not self._held_back:
             self._held_back = True
-            self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self._outbox))
-
-    def miscounted(self) -> str:
-        """Describe the first wrong counter; empty if all are right."""
-        return next(filter(None, (each.miscounted() for each in self._replicators.values())), "")
+            self._replica.runtime.log("lease expired", epoch=round_of(self.epoch), waiting=len(self.outbox))
 
     def compact(self) -> None:
         """Drop the part of the log that need not be kept, before it is written."""
         options, log = self._replica.options, self._replica.log
-        hold = min((replicator.hold for replicator in self._replicators.values()), default=log.last)
+        hold = min((replicator.hold for replicator in self.replicators.values()), default=log.last)
         # A peer that lags further than this is better served with the whole state.
         hold = max(hold, log.last - 8 * options.log_keep)
         # A peer that is receiving the state now must be able to continue from it; otherwise it would need one after
         # another.
-        under_way = [replicator.must_hold for replicator in self._replicators.values()]
+        under_way = [replicator.must_hold for replicator in self.replicators.values()]
         hold = min([hold, *(index for index in under_way if index is not None)])
         log.compact(options.log_keep, options.log_keep_bytes, hold)

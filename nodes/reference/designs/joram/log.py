@@ -25,12 +25,6 @@ CACHE_BYTES = 16 << 20
 
 T = TypeVar("T")
 
-Outline = tuple[int, int, int, int, int, int, int, int]
-"""The outline of a log: the promised epoch, and the promise that is on disk; the index of the last dropped entry, the
-index of the last entry, and its epoch; the indexes of the last entry on disk, of the newest group change, and of the
-newest view."""
-
-
 def encode_command(command: Command) -> bytes:
     """Encode the log entry of a command; raises wire.WireError if a value can't be encoded."""
     return _COMMAND + wire.encode([command.kind, command.conn, command.seq, dict(command.args)])
@@ -142,7 +136,7 @@ class LogWatch(Protocol):
         """Note that the log is empty, behind a state that contains everything up to ``at``."""
 
 
-class Log:
+class JoramLog:
     """Entries ``base + 1 .. last``; earlier entries are contained in the state.
 
     ``promised`` is the newest epoch that this replica has agreed to. ``last`` is the index of the last entry, ``base``
@@ -162,98 +156,64 @@ class Log:
         database.execute("CREATE TABLE IF NOT EXISTS joram_meta (id INTEGER PRIMARY KEY, value BLOB NOT NULL)")
         self.base, self.base_epoch, self.promised, self.applied, view, group, self.whole = self._read_meta()
         self.last = self.base
-        self._views: list[tuple[int, list[str]]] = [(self.base, view)]
-        self._groups: list[tuple[int, list[Member]]] = [(self.base, group)]
-        self._epochs: deque[int] = deque()
-        self._sizes: deque[int] = deque()
-        self._bytes = 0
-        self._entries: dict[int, bytes] = {}
-        self._cached = 0
-        self._clean_upto = self.base
+        self.views: list[tuple[int, list[str]]] = [(self.base, view)]
+        self.groups: list[tuple[int, list[Member]]] = [(self.base, group)]
+        self.epochs: deque[int] = deque()
+        self.sizes: deque[int] = deque()
+        self.size = 0
+        self.entries: dict[int, bytes] = {}
+        self.cached_bytes = 0
+        self.clean_upto = self.base
         self._drop_from: int | None = None
         self._drop_upto = 0
         self._encoded: tuple[list[str], list[Member], bytes, bytes] | None = None
-        self._written = self._meta()
+        self.written = self._meta()
         for index, epoch, size, entry in database.execute(
             "SELECT idx, epoch, length(entry), CASE WHEN substr(entry, 1, 1) <> ? THEN entry END FROM joram_log"
             " ORDER BY idx", (_COMMAND,)
         ):
             self._note(index, epoch, size, entry)
-        self._clean_upto = self.last
-
-    def outline(self) -> Outline:
-        """Return everything that invariants need, at once."""
-        epochs = self._epochs
-        return (self.promised, self._written[2], self.base, self.last, epochs[-1] if epochs else self.base_epoch,
-                self._clean_upto, self._groups[-1][0], self._views[-1][0])  # fmt: skip
+        self.clean_upto = self.last
 
     @property
     def view(self) -> list[str]:
         """Members of the newest view in the log, committed or not."""
-        return self._views[-1][1]
-
-    @property
-    def views(self) -> Sequence[tuple[int, list[str]]]:
-        """The views in the log, each with the index of its entry; the first one is the view at ``base``."""
-        return self._views
+        return self.views[-1][1]
 
     def view_at(self, index: int) -> list[str]:
         """Return the members of the view that is in force at an entry."""
-        return list(_newest(self._views, index))
+        return list(_newest(self.views, index))
 
     @property
     def group(self) -> list[Member]:
         """The places of the group, by the newest such entry, committed or not; empty before the first one."""
-        return self._groups[-1][1]
+        return self.groups[-1][1]
 
     @property
     def group_index(self) -> int:
         """The index of the newest entry that changed the group."""
-        return self._groups[-1][0]
+        return self.groups[-1][0]
 
     def group_at(self, index: int) -> list[list[Any]]:
         """Return the group's members at an entry, as plain data."""
-        return encoded_members(_newest(self._groups, index))
-
-    @property
-    def size(self) -> int:
-        """The size of the entries in bytes."""
-        return self._bytes
+        return encoded_members(_newest(self.groups, index))
 
     @property
     def has_unwritten(self) -> bool:
         """Tell whether entries wait for ``write``, or removed ones are still on disk."""
-        return self._clean_upto < self.last or self._drop_from is not None
+        return self.clean_upto < self.last or self._drop_from is not None
 
     @property
     def dirty(self) -> bool:
         """Tell whether anything at all waits for ``write``."""
-        return self.has_unwritten or self._drop_upto > 0 or self._meta() != self._written
-
-    def unlike_store(self) -> str:
-        """Describe a difference between this log and the stored one; empty while there are unwritten changes."""
-        if self.dirty:
-            return ""
-        stored = Log(self._database)
-        for what in ("base", "base_epoch", "promised", "applied", "whole",
-                     "_views", "_groups", "_epochs", "_sizes", "_bytes"):  # fmt: skip
-            mine, other = getattr(self, what), getattr(stored, what)
-            if mine != other:
-                return f"log, {what}: memory has {str(mine)[:200]}, and the store {str(other)[:200]}"
-        strangers = [index for index in self._entries if not self.base < index <= self.last]
-        return f"log: entries {strangers[:3]} of {self.base + 1}..{self.last} are in memory" if strangers else ""
-
-    def miscounted(self) -> str:
-        """Describe a wrong size of the entries in memory; empty if it is right."""
-        there = sum(map(len, self._entries.values()))
-        return "" if self._cached == there else f"bytes of entries: {self._cached} are counted, and there are {there}"
+        return self.has_unwritten or self._drop_upto > 0 or self._meta() != self.written
 
     def epoch_at(self, index: int) -> int | None:
         """Return the epoch of the entry at an index; None if it does not exist or was dropped."""
         if index == self.base:
             return self.base_epoch
         if self.base < index <= self.last:
-            return self._epochs[index - self.base - 1]
+            return self.epochs[index - self.base - 1]
         return None
 
     def id_at(self, index: int) -> LogId:
@@ -271,8 +231,8 @@ class Log:
         """Add an entry at the end; return its index."""
         index = self.last + 1
         self._note(index, epoch, len(entry), entry)
-        self._entries[index] = entry
-        self._cached += len(entry)
+        self.entries[index] = entry
+        self.cached_bytes += len(entry)
         if self.watch is not None:
             self.watch.appended(index, epoch, entry)
         return index
@@ -285,15 +245,15 @@ class Log:
             self.watch.truncated(index)
         while self.last >= index:
             self._discard(self.last)
-            self._epochs.pop()
-            self._bytes -= self._sizes.pop()
+            self.epochs.pop()
+            self.size -= self.sizes.pop()
             self.last -= 1
-        if self._clean_upto >= index:
-            self._clean_upto = index - 1
+        if self.clean_upto >= index:
+            self.clean_upto = index - 1
             self._drop_from = index if self._drop_from is None else min(index, self._drop_from)
-        self._views = [self._views[0], *(pair for pair in self._views[1:] if pair[0] < index)]
+        self.views = [self.views[0], *(pair for pair in self.views[1:] if pair[0] < index)]
         if self.group_index >= index:
-            self._groups = [self._groups[0], *(pair for pair in self._groups[1:] if pair[0] < index)]
+            self.groups = [self.groups[0], *(pair for pair in self.groups[1:] if pair[0] < index)]
             self.regrouped()
 
     def read(self, start: int, limit: int) -> list[tuple[int, bytes]]:
@@ -302,7 +262,7 @@ class Log:
         size = 0
         rows: dict[int, bytes] = {}
         for index in range(start, self.last + 1):
-            entry = self._entries.get(index)
+            entry = self.entries.get(index)
             if entry is None:
                 if index not in rows:
                     rows = self._fetch(index, limit)
@@ -310,12 +270,12 @@ class Log:
             size += len(entry)
             if found and size > limit:
                 break
-            found.append((self._epochs[index - self.base - 1], entry))
+            found.append((self.epochs[index - self.base - 1], entry))
         return found
 
     def entry(self, index: int) -> bytes:
         """Return the entry at an index that the log holds."""
-        cached = self._entries.get(index)
+        cached = self.entries.get(index)
         return cached if cached is not None else self._fetch(index, 1)[index]
 
     def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
@@ -324,11 +284,11 @@ class Log:
         Args:
             hold: entries after this index are needed by a running state transfer.
         """
-        if len(self._epochs) <= 2 * keep and self._bytes <= 2 * keep_bytes:
+        if len(self.epochs) <= 2 * keep and self.size <= 2 * keep_bytes:
             return False
         upto = self.base
-        count, size = len(self._epochs), self._bytes
-        for length in self._sizes:
+        count, size = len(self.epochs), self.size
+        for length in self.sizes:
             if (count <= keep and size <= keep_bytes) or upto >= min(self.applied, hold):
                 break
             upto, count, size = upto + 1, count - 1, size - length
@@ -342,20 +302,20 @@ class Log:
         self.applied = at.idx
         if self.epoch_at(at.idx) == at.epoch:
             self._forget_upto(at.idx)
-            self._views[0] = (self.base, list(view))
-            self._groups[0] = (self.base, members_of(group))
+            self.views[0] = (self.base, list(view))
+            self.groups[0] = (self.base, members_of(group))
             self.regrouped()
             return
-        for index in list(self._entries):
+        for index in list(self.entries):
             self._discard(index)
-        self._epochs.clear()
-        self._sizes.clear()
-        self._bytes = 0
+        self.epochs.clear()
+        self.sizes.clear()
+        self.size = 0
         self._drop_from, self._drop_upto = 0, 0
         self.base, self.base_epoch = at.idx, at.epoch
-        self.last = self._clean_upto = self.base
-        self._views = [(self.base, list(view))]
-        self._groups = [(self.base, members_of(group))]
+        self.last = self.clean_upto = self.base
+        self.views = [(self.base, list(view))]
+        self.groups = [(self.base, members_of(group))]
         if self.watch is not None:
             self.watch.replaced(at)
         self.regrouped()
@@ -367,34 +327,34 @@ class Log:
             run("DELETE FROM joram_log WHERE idx >= ?", (self._drop_from,))
         if self._drop_upto:
             run("DELETE FROM joram_log WHERE idx <= ?", (self._drop_upto,))
-        fresh = range(self._clean_upto + 1, self.last + 1)
+        fresh = range(self.clean_upto + 1, self.last + 1)
         if fresh:
             self._database.executemany(
                 "INSERT INTO joram_log VALUES (?, ?, ?)",
-                [(index, self._epochs[index - self.base - 1], self._entries[index]) for index in fresh],
+                [(index, self.epochs[index - self.base - 1], self.entries[index]) for index in fresh],
             )
         meta = self._meta()
-        if meta != self._written:
+        if meta != self.written:
             changed = {key: value for key, value in enumerate(meta) if self._stored.get(key) != value}
             self._database.executemany("INSERT OR REPLACE INTO joram_meta VALUES (?, ?)", changed.items())
             self._stored |= changed
-        self._written = meta
+        self.written = meta
         self._drop_from, self._drop_upto = None, 0
-        self._clean_upto = self.last
+        self.clean_upto = self.last
         self._trim_cache()
 
     def _note(self, index: int, epoch: int, size: int, entry: bytes | None) -> None:
         self.last += 1
-        self._epochs.append(epoch)
-        self._sizes.append(size)
-        self._bytes += size
+        self.epochs.append(epoch)
+        self.sizes.append(size)
+        self.size += size
         if entry is None or is_command(entry):
             return
         members = decode_view(entry)
         if members is not None:
-            self._views.append((index, members))
+            self.views.append((index, members))
         else:
-            self._groups.append((index, members_of(wire.decode(entry[1:]))))
+            self.groups.append((index, members_of(wire.decode(entry[1:]))))
             self.regrouped()
 
     def _fetch(self, start: int, limit: int) -> dict[int, bytes]:
@@ -418,27 +378,27 @@ class Log:
         epoch = self.id_at(upto).epoch
         for index in range(self.base + 1, upto + 1):
             self._discard(index)
-            self._epochs.popleft()
-            self._bytes -= self._sizes.popleft()
+            self.epochs.popleft()
+            self.size -= self.sizes.popleft()
         self.base, self.base_epoch = upto, epoch
         self._drop_upto = upto
-        self._clean_upto = max(self._clean_upto, upto)
-        self._views = _forget(self._views, upto)
-        self._groups = _forget(self._groups, upto)
+        self.clean_upto = max(self.clean_upto, upto)
+        self.views = _forget(self.views, upto)
+        self.groups = _forget(self.groups, upto)
         return True
 
     def _discard(self, index: int) -> None:
-        entry = self._entries.pop(index, None)
+        entry = self.entries.pop(index, None)
         if entry is not None:
-            self._cached -= len(entry)
+            self.cached_bytes -= len(entry)
 
     def _trim_cache(self) -> None:
-        if self._cached > CACHE_BYTES:
-            for index in list(islice(self._entries, len(self._entries) // 2)):
+        if self.cached_bytes > CACHE_BYTES:
+            for index in list(islice(self.entries, len(self.entries) // 2)):
                 self._discard(index)
 
     def _meta(self) -> tuple[int, int, int, int, bytes, bytes, int]:
-        view, group, encoded = self._views[0][1], self._groups[0][1], self._encoded
+        view, group, encoded = self.views[0][1], self.groups[0][1], self._encoded
         if encoded is None or encoded[0] is not view or encoded[1] is not group:
             # Needed with every commit, and hardly ever different.
             encoded = self._encoded = (view, group, wire.encode(view), wire.encode(encoded_members(group)))

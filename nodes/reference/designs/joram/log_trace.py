@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodes.reference.api import MessageNotes
 from nodes.reference.designs.joram.decisions import MAX_MEMBERS, round_of
-from nodes.reference.designs.joram.log import Log, decode_command, is_command
+from nodes.reference.designs.joram.log import JoramLog, decode_command, is_command
 from nodes.reference.engine.trace import LOG, LOGGED, STATE, TRUNCATED, name_of
 from nodes.reference.replication.positions import LogId
 
@@ -13,7 +13,7 @@ from nodes.reference.replication.positions import LogId
 class LogTrace:
     """An observer of a log; the creator must register it with the log."""
 
-    def __init__(self, log: Log, trace: MessageNotes) -> None:
+    def __init__(self, log: JoramLog, trace: MessageNotes) -> None:
         self._log, self._trace = log, trace
         self._names: dict[int, str] = {}
         """Index -> the message that the entry sends, for entries that were unapplied when the last one was added."""

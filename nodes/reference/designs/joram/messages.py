@@ -17,7 +17,7 @@ from nodes.reference.replication.messages import (
 )
 
 
-class Heartbeat(NamedTuple):
+class ReplicaHeartbeat(NamedTuple):
     """Sent to every peer at regular intervals.
 
     ``claim``: the epoch in which the sender is master, or 0. ``following``: the epoch in which it follows the receiver,
@@ -86,19 +86,19 @@ class Leave(NamedTuple):
     """Announces that the sender stops in good order; its peers need not wait until they suspect it."""
 
 
-class Membership(NamedTuple):
+class GroupMembers(NamedTuple):
     """The group's members by the sender's log: the receiver may have missed that the group has grown."""
 
     members: list[Any]
 
 
 Message = (
-    FeedMessage | Heartbeat | Reject | PreVoteRequest | PreVoteReply | Propose | PrepareReply | Fetch | Leave
-    | Membership
+    FeedMessage | ReplicaHeartbeat | Reject | PreVoteRequest | PreVoteReply | Propose | PrepareReply | Fetch | Leave
+    | GroupMembers
 )
 _CODEC = MessageCodec((
-    Heartbeat, LogPosition, Append, Ack, Reject, PreVoteRequest, PreVoteReply, Propose, PrepareReply, Fetch, StateBegin,
-    StateChunk, StateEnd, StateAck, Leave, Membership,
+    ReplicaHeartbeat, LogPosition, Append, Ack, Reject, PreVoteRequest, PreVoteReply, Propose, PrepareReply, Fetch,
+    StateBegin, StateChunk, StateEnd, StateAck, Leave, GroupMembers,
 ))
 
 

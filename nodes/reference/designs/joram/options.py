@@ -16,7 +16,7 @@ PROPAGATIONS = ("synchronous", "asynchronous")
 
 
 @dataclass(frozen=True)
-class Options:
+class JoramOptions:
     """The options that define how a group of replicas works together. Times are in seconds.
 
     ``ack``: the acknowledgements that a command needs before it takes effect: from every member of the current view, or
@@ -70,7 +70,7 @@ class Options:
         return 0.8 * self.detection_timeout
 
     @classmethod
-    def from_config(cls, config: Config) -> Options:
+    def from_config(cls, config: Config) -> JoramOptions:
         """Read ``config.options``; defaults where nothing is set.
 
         Raises:

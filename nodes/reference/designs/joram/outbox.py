@@ -19,18 +19,18 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Effect]] = deque()
-        self._ready: list[Effect] = []
+        self.waiting: deque[tuple[int, Effect]] = deque()
+        self.ready: list[Effect] = []
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._ready)
+        return len(self.waiting) + len(self.ready)
 
     def __bool__(self) -> bool:
-        return bool(self._ready)
+        return bool(self.ready)
 
     def add(self, effects: list[Effect]) -> None:
         """Add effects of committed entries."""
-        self._ready += effects
+        self.ready += effects
 
     def add_ahead(self, index: int, command: Command, effects: list[Effect], early: bool) -> bool:
         """Add effects of a command that is not committed yet; return whether one of them waits for its commitment.
@@ -41,12 +41,12 @@ class Outbox:
         waits = False
         for effect in effects:
             if early and plain_send and isinstance(effect, Done):
-                self._ready.append(effect)
+                self.ready.append(effect)
             else:
-                self._waiting.append((index, effect))
+                self.waiting.append((index, effect))
                 waits = True
         if command.seq:
-            self._waiting.append((index, Safe(command.conn, command.seq)))
+            self.waiting.append((index, Safe(command.conn, command.seq)))
         return waits
 
     def commit(self, index: int) -> None:
@@ -54,27 +54,20 @@ class Outbox:
         safe now.
         """
         safe: dict[str, Safe] = {}
-        while self._waiting and self._waiting[0][0] <= index:
-            _, effect = self._waiting.popleft()
+        while self.waiting and self.waiting[0][0] <= index:
+            _, effect = self.waiting.popleft()
             if isinstance(effect, Safe):
                 safe[effect.conn] = effect
             else:
-                self._ready.append(effect)
-        self._ready.extend(safe.values())
-
-    def first(self, committed: int) -> int | None:
-        """Return the entry of the first effect that may be released, given the committed index; 0 for an effect that is
-        ready, None if there is none."""
-        if self._ready:
-            return 0
-        return self._waiting[0][0] if self._waiting and self._waiting[0][0] <= committed else None
+                self.ready.append(effect)
+        self.ready.extend(safe.values())
 
     def release(self) -> list[Effect]:
         """Remove and return all effects that may be released."""
-        effects, self._ready = self._ready, []
+        effects, self.ready = self.ready, []
         return effects
 
     def clear(self) -> None:
         """Drop all effects."""
-        self._waiting.clear()
-        self._ready.clear()
+        self.waiting.clear()
+        self.ready.clear()

@@ -9,7 +9,7 @@ from nodes.reference import wire
 from nodes.reference.api import Broker, Command, Effect
 from nodes.reference.designs.joram.decisions import make_epoch, round_of
 from nodes.reference.designs.joram.log import (
-    Log,
+    JoramLog,
     Member,
     check_members,
     check_view,
@@ -20,8 +20,8 @@ from nodes.reference.designs.joram.log import (
     members_of,
 )
 from nodes.reference.designs.joram.log_trace import LogTrace
-from nodes.reference.designs.joram.messages import Membership, Message, pack
-from nodes.reference.designs.joram.options import Options
+from nodes.reference.designs.joram.messages import GroupMembers, Message, pack
+from nodes.reference.designs.joram.options import JoramOptions
 from nodes.reference.engine.row_schema import ShapeError
 from nodes.reference.points import PROMISED
 from nodes.reference.replication.handshake import LinkError
@@ -32,7 +32,7 @@ from nodes.reference.replication.transfer import Marks
 _COMMANDS_KEPT = 10_000
 
 
-class Replica:
+class JoramReplica:
     """One replica: name, place in the group's order, log, links.
 
     ``order`` lists the group's members: according to the log, or, while that has no group, according to the
@@ -41,7 +41,7 @@ class Replica:
     they get the log, and don't count in majorities. ``tell_peers`` sends a heartbeat to each peer.
     """
 
-    def __init__(self, broker: Broker, options: Options, events: LinkEvents) -> None:
+    def __init__(self, broker: Broker, options: JoramOptions, events: LinkEvents) -> None:
         config = broker.config
         self.broker = broker
         self.options = options
@@ -58,7 +58,7 @@ class Replica:
         self._commands: dict[int, tuple[bytes, Command]] = {}
         """Entries that peers have sent, each with its decoded command, until they are applied."""
         self._told: list[Member] = []
-        self.log = Log(broker.database)
+        self.log = JoramLog(broker.database)
         self.marks = Marks(broker.database)
         self.committed = self.log.applied
         self._persisted = broker.runtime.now()
@@ -115,7 +115,7 @@ class Replica:
         The peer may have been away while the group grew, and may wait for a master of which it has never heard.
         """
         if self.log.group:
-            self.send(peer, Membership(encoded_members(self.log.group)))
+            self.send(peer, GroupMembers(encoded_members(self.log.group)))
 
     def introduced(self, peer: str, members: Sequence[Sequence[Any]]) -> None:
         """Note a peer's list of the group's members. Only this node's log determines whose acknowledgements count.

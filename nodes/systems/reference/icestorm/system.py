@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.designs.icestorm.options import Options
+from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.systems.reference.icestorm.admin import COMMANDS
 from nodes.systems.reference.icestorm.guarantees import GUARANTEES, MODES, TRIAL
 from nodes.systems.reference.icestorm.rules.states import group_change, role_change, state_transfer
@@ -16,7 +16,7 @@ ICESTORM = ReferenceSystem(
     leading_roles=("master",),
     joined_roles=("slave",),
     guarantees=GUARANTEES,
-    read_options=Options.from_config,
+    read_options=IceStormOptions.from_config,
     modes=MODES,
     trial=TRIAL,
     min_nodes=3,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.designs.joram.options import SEND_WINDOW, Options
+from nodes.reference.designs.joram.options import SEND_WINDOW, JoramOptions
 from nodes.reference.replication.transfer import CHUNK_BYTES
 from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.joram.admin import COMMANDS
@@ -25,7 +25,7 @@ from stormproof.contracts.option import Option
 from stormproof.test import Test
 
 
-class Joram(ReferenceSystem):
+class JoramSystem(ReferenceSystem):
     """A group that can add and remove replicas; no removal if each side of a partition may install its own view."""
 
     def gives_up_replicas(self, test: Test) -> bool:
@@ -33,7 +33,7 @@ class Joram(ReferenceSystem):
         return test.options.get("partitions") != "unspecified"
 
 
-JORAM = Joram(
+JORAM = JoramSystem(
     "joram",
     replicated=True,
     leading_roles=("master",),
@@ -41,7 +41,7 @@ JORAM = Joram(
     min_nodes=2,
     provides=MESSAGING,
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
-    read_options=Options.from_config,
+    read_options=JoramOptions.from_config,
     modes=MODES,
     trial=TRIAL,
     events=LogEvents(role_change, state_transfer, group=group_change),

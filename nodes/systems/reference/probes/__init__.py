@@ -15,6 +15,7 @@ _DESIGNS, _SYSTEMS = "nodes.reference.designs", "nodes.systems.reference"
 PROBES: dict[str, str] = {
     "nodes.reference.storage.service:StorageService": f"{_SYSTEMS}.probes.storage:StorageProbe",
     f"{_DESIGNS}.standalone:Standalone": f"{_SYSTEMS}.standalone.probes:StandaloneProbe",
+    f"{_DESIGNS}.joram.design:JoramDesign": f"{_SYSTEMS}.joram.probes:JoramProbe",
     f"{_DESIGNS}.qpid.design:QpidDesign": f"{_SYSTEMS}.qpid.probes:QpidProbe",
     f"{_DESIGNS}.qpid.manager.manager:ClusterManager": f"{_SYSTEMS}.qpid.probes:ManagerProbe",
     f"{_DESIGNS}.fiorano.design:FioranoDesign": f"{_SYSTEMS}.fiorano.probes:FioranoProbe",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodes.reference.replication.replicator import Replicator
+from nodes.reference.replication.replicator import CHUNK_WINDOW, Replicator
 
 
 def miscounted(replicator: Replicator) -> str:
@@ -12,3 +12,18 @@ def miscounted(replicator: Replicator) -> str:
     if most >= window:
         return f"{peer} was sent more when {most} bytes were under way, and {window} are enough"
     return "" if unacked == there else f"bytes under way to {peer}: {unacked} are counted, and there are {there}"
+
+
+def lacks_chunks(replicator: Replicator) -> bool:
+    """Return whether further chunks of a state could be sent to the peer now."""
+    sent, acked = replicator.chunks_sent, replicator.chunks_acked
+    return replicator.sends_state and not replicator.ended and sent < acked + CHUNK_WINDOW
+
+
+def lacks_entries(replicator: Replicator, upto: int) -> bool:
+    """Return whether entries, up to this index, could be sent to the peer now."""
+    transfer, log = replicator.transfer, replicator.replica.log
+    if transfer is not None and not replicator.ended and not transfer.sends_entries:
+        return False
+    return (replicator.next <= min(upto, log.last) and replicator.unacked < replicator.replica.options.send_window
+            and log.epoch_at(replicator.next - 1) is not None)

@@ -21,7 +21,7 @@ ENGINE = (
     Keep("LastValues.", _VALUES, more=60),
     *(Keep(name, _STRANGERS, more=40)
       for name in ("ReferenceBroker.logins", "ReferenceBroker.sessions", "Session.", "SessionTimers.", "Flow.",
-                   "OutputBuffer.", "task LoopRuntime._handling", "task OutputBuffer.", "task IceStorm._serve")),
+                   "OutputBuffer.", "task LoopRuntime._handling", "task OutputBuffer.", "task IceStormDesign._serve")),
     *(Keep(name, _MADE, more=120)
       for name in ("EngineState.queues", "EngineState.durables", "table queues", "TopicRoutes.")),
     *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),

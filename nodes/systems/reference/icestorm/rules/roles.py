@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from nodes.reference.designs.icestorm.decisions import EPOCH_STEP, majority, may_replicate, round_of
-from nodes.reference.designs.icestorm.design import IceStorm, Observed
+from nodes.reference.designs.icestorm.design import IceStormDesign, IceStormObserved
 from nodes.reference.designs.icestorm.election import ELECTION, INACTIVE, NORMAL, REORGANIZATION
 from stormproof.contracts.invariant import Watcher
 
@@ -26,7 +26,7 @@ class OneCoordinatorAnEpoch(Watcher):
     def __init__(self) -> None:
         self._coordinators: dict[int, str] = {}
 
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the replica has the same coordinator as others in its epoch."""
         if now.state != NORMAL or not now.epoch:
             return ""
@@ -42,7 +42,7 @@ class OneCoordinatorAGroup(Watcher):
     def __init__(self) -> None:
         self._coordinators: dict[str, str] = {}
 
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the replica has the same coordinator as others in its group, if that is reorganized or normal."""
         if now.state not in (REORGANIZATION, NORMAL):
             return ""
@@ -58,7 +58,7 @@ class InvitesInTurn(Watcher):
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, ...]] = {}
 
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a coordinator takes its members along, and leaves coordinators of higher priority the time to
         invite it.
         """
@@ -88,9 +88,9 @@ class Commences(Watcher):
     """Tracks each replica's state."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Observed] = {}
+        self._seen: dict[str, IceStormObserved] = {}
 
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a large enough group replicates, and that its members have promised its epoch."""
         self._seen[node] = now
         forming = before is not None and before.group == now.group and before.state in (ELECTION, REORGANIZATION)
@@ -116,7 +116,7 @@ class Commences(Watcher):
 class AnswersAsItStands(Watcher):
     """Stateless check: asks a replica the questions that other replicas ask it."""
 
-    def look(self, node: str, program: IceStorm, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that its answers are true."""
         election, leads, formed = program.election, now.coordinator == node, now.state in FORMED_STATES
         if election.are_you_coordinator() != (leads and formed):
@@ -138,7 +138,7 @@ class TellsItsState(Watcher):
 
     period = 2.0
 
-    def inspect(self, node: str, program: IceStorm) -> str:
+    def inspect(self, node: str, program: IceStormDesign) -> str:
         """Check that ``admin replica`` shows the replica's state."""
         now, told, idents = program.observed(), program.status(), program.election.idents
         normal = now.state == NORMAL

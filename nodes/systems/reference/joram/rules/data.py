@@ -4,10 +4,9 @@ acknowledged, and the effects that masters release."""
 from __future__ import annotations
 
 from nodes.reference.designs.joram.decisions import round_of
-from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import BATCH_COMMANDS
-from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.quorum import majority
+from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
 from stormproof.contracts.invariant import Watcher
 
 LONGEST_LOG = 9
@@ -23,7 +22,7 @@ class LogIsShort(Watcher):
     def __init__(self) -> None:
         self._sending: set[str] = set()
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the committed entries in the log do not exceed those kept for others, unless a whole state is
         sent.
 
@@ -51,7 +50,7 @@ class LogIsLongEnough(Watcher):
 
     fields = ("base",)
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the log still holds the entries that are kept for returning replicas, and those that a replica fed
         from it needs, unless that lags too far. A replica that receives the whole state keeps nothing, but it is never
         a master."""
@@ -73,7 +72,7 @@ class NewestLogLeads(Watcher):
     def __init__(self) -> None:
         self._positions: dict[str, tuple[int, tuple[int, int]]] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master begins with a log that is as complete as those of a majority that promised its epoch."""
         if before is None or before.promised != now.promised:
             self._positions[node] = now.promised, (now.last_epoch or 0, now.last)
@@ -99,7 +98,7 @@ class LogsMatch(Watcher):
         self._entries: dict[tuple[int, int], tuple[int | None, bytes]] = {}
         self._known: dict[str, dict[int, int]] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check the new entries of the log, from its end back to the last checked one."""
         log = program.log
         known = self._known.setdefault(node, {})
@@ -132,11 +131,11 @@ class CommittedStays(Watcher):
         self._committed_in: dict[int, int] = {}
         self.newest = 0
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check a replica's committed entries, its log, and the log with which it begins as master."""
         return self._lost(program, now, before) or self._other(program, now, before)
 
-    def _lost(self, program: Joram, now: Observed, before: Observed | None) -> str:
+    def _lost(self, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         if now.leads and (before is None or before.leads != now.leads):
             # A replica that was suspended when it was elected may begin when a newer master has already committed more.
             newest = next((index for index in range(self.newest, 0, -1)
@@ -148,7 +147,7 @@ class CommittedStays(Watcher):
             return f"entries up to {before.committed} were committed, and now only those up to {now.committed}"
         return f"entry {now.committed} is committed, and the log ends at {now.last}" if now.committed > now.last else ""
 
-    def _other(self, program: Joram, now: Observed, before: Observed | None) -> str:
+    def _other(self, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         start = before.committed if before is not None else now.base
         for index in range(max(start, now.base) + 1, now.committed + 1):
             epoch = program.log.epoch_at(index)
@@ -170,9 +169,9 @@ class CommittedIsDurable(Watcher):
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the entries that a master commits are on the disks of a majority of the group."""
         self._durable[node] = now.durable
         self._programs[node] = program
@@ -195,10 +194,10 @@ class AcknowledgedIsThere(Watcher):
     """Tracks the replicas, and the acknowledgements that each master counted at its last check."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
         self._acked: dict[str, dict[str, int]] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that acknowledged entries are in the replica's log, as long as it has promised no newer epoch."""
         self._programs[node] = program
         if not now.leads or (acked := program.acknowledged) == (known := self._acked.get(node, {})):
@@ -225,7 +224,7 @@ class ServesAfterOwnEntry(Watcher):
 
     fields = ("serving",)
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the last entry that a master has committed belongs to its epoch before it serves."""
         if not now.serving or (before is not None and before.serving):
             return ""
@@ -242,9 +241,9 @@ class AllHaveIt(Watcher):
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the entries that a master commits are on the disks of all members of its view."""
         self._durable[node] = now.durable
         self._programs[node] = program
@@ -263,9 +262,9 @@ class CountsForWhatItHas(Watcher):
     """Tracks the programs."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master does not count a follower as having more entries than the follower's log has: entries
         from before the loss of its disk do not count."""
         self._programs[node] = program
@@ -286,9 +285,9 @@ class StatesAreNeeded(Watcher):
     fields = ("states",)
 
     def __init__(self) -> None:
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a replica gets the whole state only if its master's log has neither its last entry nor its last
         committed one.
         """
@@ -314,7 +313,7 @@ class CommitsItsOwn(Watcher):
 
     fields = ("committed",)
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master commits by counting only entries of its epoch: counting proves nothing for older ones."""
         if before is None or not now.leads or before.leads != now.leads or now.committed <= before.committed:
             return ""
@@ -329,7 +328,7 @@ class ReleasesInLease(Watcher):
 
     fields = ("unleased",)
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master releases effects only while its lease holds; the count covers every release between two
         checks.
         """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from typing import Any
 
-from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.leader import JOIN_LAG
-from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.positions import plan_feed
 from nodes.reference.replication.quorum import majority
+from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
 from stormproof.contracts.invariant import Watcher
 
 
@@ -21,7 +20,7 @@ class GroupsOverlap(Watcher):
     def __init__(self) -> None:
         self._groups: dict[str, frozenset[str]] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master changes the group by one replica at a time."""
         if before is not None and before.group_index == now.group_index:
             return ""
@@ -53,7 +52,7 @@ class GroupsMatch(Watcher):
         self._groups: dict[int, list[list[Any]]] = {}
         self._indices: list[int] = []
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the group at the base of a replica's log is the one that was committed there."""
         if before is not None and (before.base, before.group_index, before.committed >= before.group_index) == (
                 now.base, now.group_index, now.committed >= now.group_index):
@@ -72,7 +71,7 @@ class TellsItsGroup(Watcher):
 
     fields = ("base", "group_index", "serving")
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check this whenever the group has changed, or the replica begins to serve."""
         if before is not None and (before.base, before.group_index, before.serving) == (
                 now.base, now.group_index, now.serving):
@@ -100,10 +99,10 @@ class ViewsInOrder(Watcher):
     """Tracks the programs, and the view of each master at its last check."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
         self._views: dict[str, tuple[int, tuple[str, ...]]] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check a view's order: the master, then the members of the previous view in their order, then new ones."""
         self._programs[node] = program
         if not now.leads:
@@ -134,7 +133,7 @@ class ViewsInOrder(Watcher):
         lacks = (self._lacks(name, program, now, first) for name in (members[1:] if first else joined))
         return next(filter(None, lacks), "")
 
-    def _lacks(self, name: str, program: Joram, now: Observed, first: bool) -> str:
+    def _lacks(self, name: str, program: JoramProbe, now: JoramObserved, first: bool) -> str:
         """Describe why a member has not nearly caught up; empty if it has."""
         if not first:
             acknowledged, least = program.acknowledged.get(name), min(now.committed, now.last - 2 * JOIN_LAG)
@@ -163,7 +162,7 @@ class ViewsMatch(Watcher):
         self._indices: list[int] = []
         self._committed: set[tuple[int, int]] = set()
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the view at the base of a replica's log is the newest that was committed there: one that may have
         been committed in the meantime, or the newest that is known to be committed."""
         if before is not None and (before.base, before.view_index, before.committed >= before.view_index) == (

@@ -4,10 +4,9 @@ say of themselves."""
 from __future__ import annotations
 
 from nodes.reference.designs.joram.decisions import round_of
-from nodes.reference.designs.joram.design import Joram
 from nodes.reference.designs.joram.election import ADOPTING, IDLE
-from nodes.reference.designs.joram.probes import Observed
 from nodes.reference.replication.quorum import majority
+from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
 from stormproof.contracts.invariant import EagerWatcher, Watcher
 
 _NEARLY = 0.98
@@ -23,7 +22,7 @@ class OneMasterAnEpoch(Watcher):
     def __init__(self) -> None:
         self._masters: dict[int, str] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that the master's epoch had no other master."""
         if not now.leads or (before is not None and before.leads == now.leads):
             return ""
@@ -36,7 +35,7 @@ class LeadsInItsPromise(Watcher):
 
     fields = ("leads", "promised")
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master's promised epoch equals its own epoch; a newer promise supersedes it."""
         if now.leads in (0, now.promised):
             return ""
@@ -49,9 +48,9 @@ class OneServes(EagerWatcher):
     fields = ("leads", "serving")
 
     def __init__(self) -> None:
-        self._masters: dict[str, Joram] = {}
+        self._masters: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that only one lease holds; while two replicas believe that they are masters, each of their steps is
         checked.
         """
@@ -77,10 +76,10 @@ class LeaseProtects(Watcher):
     fields = ("leads", "promised", "serving")
 
     def __init__(self) -> None:
-        self._masters: dict[str, tuple[int, Joram]] = {}
+        self._masters: dict[str, tuple[int, JoramProbe]] = {}
         self._promised: dict[str, int] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that no majority has promised a newer epoch than that of a master whose lease holds."""
         if now.leads:
             self._masters[node] = now.leads, program
@@ -109,7 +108,7 @@ class Promises(Watcher):
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a promise only grows, even across restarts."""
         if before is not None and now.promised < before.promised:
             return f"it had promised epoch {round_of(before.promised)}, and now {round_of(now.promised)}"
@@ -125,7 +124,7 @@ class PromisesOnDisk(Watcher):
 
     fields = ("promised", "durable_promise")
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a promise is on disk before it can be sent."""
         if now.durable_promise >= now.promised:
             return ""
@@ -140,7 +139,7 @@ class RestsAfterStart(Watcher):
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a replica makes no promise to another candidate within a detection time-out after its start: a
         master may rely on messages from before the replica's end. Its own epoch, and that of a master that it follows,
         are allowed. A replica may gain and lose a master within one step."""
@@ -167,7 +166,7 @@ class OneRole(Watcher):
 
     fields = ("phase", "leads", "follows", "takes", "promised")
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a leader or follower is not a candidate, and that a log is received in the epoch promised last."""
         if now.phase != IDLE and (now.leads or now.follows):
             return f"it is {now.phase}, and {f'follows {now.follows}' if now.follows else 'is master'}"
@@ -190,9 +189,9 @@ class ElectedByMajority(Watcher):
 
     def __init__(self) -> None:
         self._promised: dict[str, int] = {}
-        self._programs: dict[str, Joram] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a master belongs to its group, of which a majority has promised its epoch."""
         self._programs[node] = program
         if now.promised > self._promised.get(node, 0):
@@ -225,7 +224,7 @@ class StandsInTurn(Watcher):
         self._since: dict[str, float] = {}
         self._promised: dict[str, float] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a candidate has left two detection time-outs to each candidate before it, and to one that has its
         promise.
         """
@@ -262,7 +261,7 @@ class EmptyCountsForNothing(Watcher):
     def __init__(self) -> None:
         self._by_log: dict[int, bool] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a replica without a whole log promises nothing to a candidate that has one."""
         if before is None or now.promised == before.promised or now.leads or now.follows:
             return ""
@@ -284,7 +283,7 @@ class NamesItsMaster(Watcher):
     def __init__(self) -> None:
         self._masters: dict[int, str] = {}
 
-    def look(self, node: str, program: Joram, now: Observed, before: Observed | None) -> str:
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a replica that begins to follow a master names it to clients, and that one without a master names
         none.
         """
@@ -311,7 +310,7 @@ class StatusTells(Watcher):
 
     period = 1.5
 
-    def inspect(self, node: str, program: Joram) -> str:
+    def inspect(self, node: str, program: JoramProbe) -> str:
         """Check that the status shown to administrators matches the replica's state."""
         now, said, log = program.observed(), program.status(), program.log
         suspects = [name for name in program.group if name != node and not program.believes(name)]
@@ -329,7 +328,7 @@ class StatusTells(Watcher):
         return "" if said["role"] in roles else f"its status tells that it is {said['role']}, and it is {roles[0]}"
 
 
-def _roles(node: str, program: Joram, now: Observed, living: int) -> tuple[str, ...]:
+def _roles(node: str, program: JoramProbe, now: JoramObserved, living: int) -> tuple[str, ...]:
     """Return the roles that a replica may report, according to docs/designs/joram.md."""
     if now.leads:
         return ("master",)

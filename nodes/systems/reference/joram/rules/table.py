@@ -158,11 +158,13 @@ WORK = (
 
 KEEPS = (
     *(Keep(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)
-      for name in ("Log._entries", "Log._epochs", "Log._sizes", "table joram_log")),
-    *(Keep(name, "views and groups of the entries that are kept", more=100) for name in ("Log._views", "Log._groups")),
+      for name in ("JoramLog.entries", "JoramLog.epochs", "JoramLog.sizes", "table joram_log")),
+    *(Keep(name, "views and groups of the entries that are kept", more=100)
+      for name in ("JoramLog.views", "JoramLog.groups")),
     Keep("task Links._dial", "each peer that this node has to dial, of a group that may grow", more=8),
     *(Keep(name, "who belongs to the group, with addresses, here and as others say", more=30)
-      for name in ("Log._encoded", "Replica._told", "Replica._memberships", "Replica.places", "Replica.group")),
+      for name in ("JoramLog._encoded", "JoramReplica._told", "JoramReplica._memberships", "JoramReplica.places",
+                   "JoramReplica.group")),
     *resting_state.ENGINE,
     *resting_state.REMEMBERED,
 )  # fmt: skip
