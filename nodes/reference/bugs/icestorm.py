@@ -80,8 +80,8 @@ BUGS = (
          ".designs.icestorm.topics:_change", "            del topic.links[change[2]]\n",
          "            if len(topic.links) == 1:\n                del topic.links[change[2]]\n"),
     edits("destroyed-subscribers", "icestorm", "a recreated topic has its predecessor's subscribers",
-          (".designs.icestorm.topics:_change", "            self.topics[name] = Topic(name)\n",
-           "            self.topics[name] = Topic(name)\n"
+          (".designs.icestorm.topics:_change", "            self.topics[name] = ReplicatedTopic(name)\n",
+           "            self.topics[name] = ReplicatedTopic(name)\n"
            "            former = getattr(self, \"_former\", {}).get(name)\n"
            "            if former is not None:\n"
            "                self.topics[name].subscribers.update(former)\n"),

@@ -139,7 +139,7 @@ class TopicDatabase:
             self._write_meta()
 
     def check(self, change: Change) -> None:
-        """Check that the change is possible; raises CommandError otherwise."""
+        """Check that the change is possible; raises RequestError otherwise."""
         kind, name = change[0], change[1]
         topic = self.topics.get(name)
         if kind == "create":
