@@ -325,10 +325,6 @@ class Engine(Protocol):
         """The trace of messages, if it is switched on."""
         ...
 
-    def image(self) -> Image:
-        """Return the contents of memory, to compare them with another replica that has applied the same commands."""
-        ...
-
     def apply(self, command: Command) -> list[Effect]:
         """Apply one command inside ``Broker.transaction``; a client's mistake raises no exception."""
         ...
@@ -406,11 +402,7 @@ class Broker(Protocol):
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
 
-    # Until the probes of all designs use BrokerProbe.
-
-    def unlike_store(self) -> str:
-        """Describe how this node's memory differs from its store."""
-        ...
+    # Until icestorm's probe uses BrokerProbe.
 
     def miscounted(self) -> str:
         """Describe a counter that is wrong or exceeds a limit."""

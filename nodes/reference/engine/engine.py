@@ -6,12 +6,11 @@ one of them was restarted or loaded from a snapshot in between. Client mistakes 
 
 from __future__ import annotations
 
-import importlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Image, Refused
+from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Refused
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.contexts import Contexts
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
@@ -311,10 +310,6 @@ class StoreEngine:
         self.server_queues.restore()
         self.clustered.restore()
         self.security.restore()
-
-    def image(self) -> Image:
-        """Return the contents of memory; until joram's probe asks its BrokerProbe."""
-        return importlib.import_module("nodes.systems.reference.probes.images").image(self)  # type: ignore[no-any-return]
 
     # Commands without a client.
 

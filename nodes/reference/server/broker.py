@@ -267,7 +267,7 @@ class ReferenceBroker:
             if not session.admin:
                 session.depose(reason, headers)
 
-    # Until the probes of all designs use BrokerProbe.
+    # Until icestorm's probe uses BrokerProbe.
 
     def pending(self) -> Pending:
         """Return the work that clients here wait for, or that a component has yet to do for them."""
@@ -276,10 +276,6 @@ class ReferenceBroker:
     def miscounted(self) -> str:
         """Describe a counter that is wrong or exceeds a limit."""
         return self._probe().miscounted()  # type: ignore[no-any-return]
-
-    def unlike_store(self) -> str:
-        """Describe how this node's memory differs from its store."""
-        return self._probe().unlike_store()  # type: ignore[no-any-return]
 
     def _probe(self) -> Any:
         if not hasattr(self, "_probed"):
