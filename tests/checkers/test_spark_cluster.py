@@ -29,7 +29,8 @@ from pathlib import Path
 from checkers.spark.job import check_runs
 from checkers.spark.object_job import check_objects
 from checkers.lake.object_store import object_store
-from checkers.spark.session import ship_environment, start_spark
+from checkers.spark.masters import ship_environment
+from checkers.spark.session import start_spark
 master, store, archive = sys.argv[1:]
 ship_environment(Path(archive))
 def progress(done, total):
