@@ -14,18 +14,18 @@ from nodes.reference.designs.joram.log_trace import LogTrace
 from nodes.reference.engine.audit import fingerprints
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.replication.positions import LogId
-from nodes.systems.reference.log_events import LogLine
+from nodes.systems.reference.log_events import EventLine
 from nodes.systems.reference.message_trace import log_mark, message_mark, state_mark
 from stormproof.contracts.system import COUNTED, LOGGED, PASSED, READ, TOLD, LogMark, MessageMark, StateMark
 
 pytestmark = pytest.mark.requirement("H25", part=True)
 
 
-class Lines(list[LogLine]):
+class Lines(list[EventLine]):
     """What a trace wrote."""
 
     def log(self, event: str, **fields: Any) -> None:
-        self.append(LogLine("", "n1", event, {name: str(value) for name, value in fields.items()}, 0))
+        self.append(EventLine("", "n1", event, {name: str(value) for name, value in fields.items()}, 0))
 
     def marks(self, what: str) -> list[MessageMark]:
         return [mark for line in self if (mark := message_mark(line)) is not None and mark.what == what]
@@ -99,7 +99,7 @@ def test_states_that_are_given_and_taken() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"log": "x", "epoch": "1/0"}, {"state": "-", "by": "given n2"}])
 def test_lines_that_tell_none_of_it(fields: dict[str, str]) -> None:
-    line = LogLine("", "n1", "trace", fields, 0)
+    line = EventLine("", "n1", "trace", fields, 0)
     assert (log_mark(line), state_mark(line)) == (None, None)
-    assert log_mark(LogLine("", "n1", "joined", {"log": "7", "state": "7"}, 0)) is None
-    assert state_mark(LogLine("", "n1", "joined", {"log": "7", "state": "7"}, 0)) is None
+    assert log_mark(EventLine("", "n1", "joined", {"log": "7", "state": "7"}, 0)) is None
+    assert state_mark(EventLine("", "n1", "joined", {"log": "7", "state": "7"}, 0)) is None

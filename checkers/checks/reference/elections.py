@@ -10,7 +10,7 @@ from pathlib import Path
 
 from checkers.api import RunCheck
 from checkers.run import SECOND, Run
-from nodes.systems.reference.log_events import LogLine, events
+from nodes.systems.reference.log_events import EventLine, events
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import (
     CUTS_LINKS,
@@ -120,14 +120,14 @@ def read_account(logs: Path | None, names: Sequence[str], zero: float) -> Accoun
     return account
 
 
-def _step(line: LogLine, process: int, moment: float) -> StateChange:
+def _step(line: EventLine, process: int, moment: float) -> StateChange:
     f = line.fields
     formed = f.get("why", "").startswith("group of ")
     return StateChange(line.node, process, moment, f.get("state", ""), f.get("coordinator", ""), f.get("group", ""),
                        formed)  # fmt: skip
 
 
-def _formed(line: LogLine, names: Sequence[str]) -> Formed:
+def _formed(line: EventLine, names: Sequence[str]) -> Formed:
     f = line.fields
     priority = names.index(line.node) if line.node in names else -1
     members = tuple(f.get("members", "").split(","))

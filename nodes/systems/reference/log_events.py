@@ -28,7 +28,7 @@ BOOT = "started"
 
 
 @dataclass(frozen=True, slots=True)
-class LogLine:
+class EventLine:
     """One event of a node's log; ``time`` is the time of day as text, which sorts; ``row`` is the number of the log's
     line.
     """
@@ -43,9 +43,9 @@ class LogLine:
 class NodeLogs:
     """The events that all nodes logged, in the order of time (as far as their clocks agree)."""
 
-    def __init__(self, lines: Iterable[LogLine]) -> None:
+    def __init__(self, lines: Iterable[EventLine]) -> None:
         self.lines = sorted(lines, key=lambda line: line.time)
-        self._by_event: dict[str, list[LogLine]] = {}
+        self._by_event: dict[str, list[EventLine]] = {}
         for line in self.lines:
             self._by_event.setdefault(line.event, []).append(line)
 
@@ -54,7 +54,7 @@ class NodeLogs:
         """Parse the text of each node's log; lines that are not events (a traceback, say) are skipped."""
         return cls(line for node, text in texts.items() for line in events(node, text))
 
-    def of(self, event: str) -> Sequence[LogLine]:
+    def of(self, event: str) -> Sequence[EventLine]:
         """Return all lines of one event."""
         return self._by_event.get(event, ())
 
@@ -63,7 +63,7 @@ class NodeLogs:
         return list(dict.fromkeys(line.node for line in self.lines))
 
 
-def events(node: str, text: str) -> Iterator[LogLine]:
+def events(node: str, text: str) -> Iterator[EventLine]:
     """Yield the events in the text of a node's log, in its order."""
     for row, line in enumerate(text.splitlines()):
         stamped = STAMPED.fullmatch(line)
@@ -71,14 +71,14 @@ def events(node: str, text: str) -> Iterator[LogLine]:
         if stamped is None or told is None:
             continue
         event, fields = _event(told[1])
-        yield LogLine(stamped[2], node, event, fields, row)
+        yield EventLine(stamped[2], node, event, fields, row)
 
 
-def event_of(text: str) -> LogLine:
+def event_of(text: str) -> EventLine:
     """Parse the event in a line without its time; it has no node."""
     match = _TEXT.fullmatch(text)
     event, fields = _event(match[1]) if match else (text, {})
-    return LogLine("", "", event, fields, 0)
+    return EventLine("", "", event, fields, 0)
 
 
 def _event(text: str) -> tuple[str, dict[str, str]]:
@@ -116,7 +116,7 @@ class State:
 def logged(event: str, **fields: Any) -> Count:
     """Return a count of an event in the logs; ``fields`` are values, or predicates on values."""
 
-    def matches(line: LogLine) -> bool:
+    def matches(line: EventLine) -> bool:
         for name, wanted in fields.items():
             value = line.fields.get(name)
             if value is None or not (wanted(value) if callable(wanted) else value == wanted):

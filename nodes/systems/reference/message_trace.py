@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodes.reference.engine.trace import COPY, COUNTED, DELETE, EVENT, RESET, START, STATE
 from nodes.reference.engine.trace import LOGGED as LOGGED_HERE
 from nodes.reference.engine.trace import TRUNCATED as CUT_OFF
-from nodes.systems.reference.log_events import LogLine
+from nodes.systems.reference.log_events import EventLine
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import (
     ACKNOWLEDGED,
@@ -38,7 +38,7 @@ _CAUSES = {"send": SENT, "external": SENT, "put": SENT, "ack": ACKNOWLEDGED, "re
            DELETE: DELETED, LOGGED_HERE: LOGGED, CUT_OFF: TRUNCATED, COUNTED: WAS_COUNTED}  # fmt: skip
 
 
-def message_mark(line: LogLine) -> MessageMark | None:
+def message_mark(line: EventLine) -> MessageMark | None:
     """Parse a line about messages; None for any other event."""
     if line.event != EVENT:
         return None
@@ -53,7 +53,7 @@ def message_mark(line: LogLine) -> MessageMark | None:
     return None
 
 
-def log_mark(line: LogLine) -> LogMark | None:
+def log_mark(line: EventLine) -> LogMark | None:
     """Parse a line about the log of commands; None for any other event."""
     index, epoch = line.fields.get("log", ""), line.fields.get("epoch", "-")
     if line.event != EVENT or not index.isdecimal():
@@ -61,7 +61,7 @@ def log_mark(line: LogLine) -> LogMark | None:
     return LogMark(int(index), "" if epoch == "-" else epoch, line.fields.get("by") == STATE)
 
 
-def state_mark(line: LogLine) -> StateMark | None:
+def state_mark(line: EventLine) -> StateMark | None:
     """Parse a line about a state that was sent or received; None for any other event."""
     upto, (what, _, peer) = line.fields.get("state", ""), line.fields.get("by", "").partition(" ")
     if line.event != EVENT or not upto.isdecimal():

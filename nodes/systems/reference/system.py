@@ -12,7 +12,7 @@ from nodes.reference.bugs import edits as bug_edits
 from nodes.reference.engine.limits import Limits
 from nodes.reference.points import POINTS_OF, SERVER_POINTS
 from nodes.systems.reference.layout import SPARES, ReplicaGroup, broker_options
-from nodes.systems.reference.log_events import LogLine, event_of, reached
+from nodes.systems.reference.log_events import EventLine, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.cluster import Cluster, Deployment
@@ -77,11 +77,11 @@ LIMITS = (
 class LogEvents:
     """The meaning of a design's log lines for reports: each function returns the meaning of an event, or None."""
 
-    role: Callable[[LogLine], RoleChange | None] = lambda line: None
-    transfer: Callable[[LogLine], StateTransfer | None] = lambda line: None
-    writes: Callable[[LogLine], DiskWrites | None] | None = None
-    group: Callable[[LogLine], GroupChange | None] = lambda line: None
-    grant: Callable[[LogLine], Grant | None] = lambda line: None
+    role: Callable[[EventLine], RoleChange | None] = lambda line: None
+    transfer: Callable[[EventLine], StateTransfer | None] = lambda line: None
+    writes: Callable[[EventLine], DiskWrites | None] | None = None
+    group: Callable[[EventLine], GroupChange | None] = lambda line: None
+    grant: Callable[[EventLine], Grant | None] = lambda line: None
 
 
 class ReferenceSystem(System):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.feature_coverage import of_surface
-from nodes.systems.reference.log_events import LogLine
+from nodes.systems.reference.log_events import EventLine
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.rules.table import Rules
@@ -70,7 +70,7 @@ FORWARDING = Deadline(
 )
 
 
-def role_change(line: LogLine) -> RoleChange | None:
+def role_change(line: EventLine) -> RoleChange | None:
     """Parse a role change: logged when the broker is up."""
     return RoleChange("up", serving=True, leads=True) if line.event == "started" else None
 

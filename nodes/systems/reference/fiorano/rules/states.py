@@ -16,14 +16,14 @@ from nodes.reference.designs.fiorano.states import (
     WAITING,
 )
 from nodes.reference.designs.fiorano.tally import EVENT as DISK_WRITES
-from nodes.systems.reference.log_events import BROKER_STATES, LogLine, NodeLogs, State, logged
+from nodes.systems.reference.log_events import BROKER_STATES, EventLine, NodeLogs, State, logged
 from stormproof.contracts.system import DiskWrites, Grant, RoleChange, StateTransfer
 
 STATE = "state"
 """The event of a state change; ``present`` and ``previous`` name the states."""
 
 
-def role_change(line: LogLine) -> RoleChange | None:
+def role_change(line: EventLine) -> RoleChange | None:
     """Parse a log line about a state change; None for other lines."""
     if line.event != STATE or "present" not in line.fields:
         return None
@@ -32,14 +32,14 @@ def role_change(line: LogLine) -> RoleChange | None:
     return RoleChange(state, f"epoch {line.fields.get('epoch', '?')}", serving or state == PASSIVE, leads=serving)
 
 
-def state_transfer(line: LogLine) -> StateTransfer | None:
+def state_transfer(line: EventLine) -> StateTransfer | None:
     """Parse the end of a synchronisation, logged by the server that was synchronised."""
     if line.event != "synchronisation complete" or "counter" not in line.fields:
         return None
     return StateTransfer("its peer", "", f"up to change {line.fields['counter']}")
 
 
-def grant(line: LogLine) -> Grant | None:
+def grant(line: EventLine) -> Grant | None:
     """Parse the gateway's log line about a lock that it has granted to a server."""
     if line.event != "lock granted":
         return None
@@ -54,7 +54,7 @@ def grant(line: LogLine) -> Grant | None:
                  tuple(name for name in leased.split(",") if name))
 
 
-def disk_writes(line: LogLine) -> DiskWrites | None:
+def disk_writes(line: EventLine) -> DiskWrites | None:
     """Parse the number of disk writes so far of a server or of the shared database's service."""
     if line.event != DISK_WRITES or not line.fields.get("writes", "").isdecimal():
         return None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from nodes.systems.reference.log_events import BOOT, BROKER_STATES, LogLine, NodeLogs, State, logged
+from nodes.systems.reference.log_events import BOOT, BROKER_STATES, EventLine, NodeLogs, State, logged
 from stormproof.contracts.system import GroupChange, RoleChange, StateTransfer
 
 _STATE = "replica state"
 _REPLICATES = "group replicates"
 
 
-def role_change(line: LogLine) -> RoleChange | None:
+def role_change(line: EventLine) -> RoleChange | None:
     """Parse a log line about a replica's state, group and coordinator."""
     if line.event != "replica state":
         return None
@@ -22,14 +22,14 @@ def role_change(line: LogLine) -> RoleChange | None:
     return RoleChange("master" if leads else "slave", line.fields.get("group", ""), serving=True, leads=leads)
 
 
-def state_transfer(line: LogLine) -> StateTransfer | None:
+def state_transfer(line: EventLine) -> StateTransfer | None:
     """Parse a coordinator's log line about taking over its group's most recent database."""
     if line.event != "database transfer":
         return None
     return StateTransfer(line.fields.get("source", "?"), "", f"stamp {line.fields.get('stamp', '?')}")
 
 
-def group_change(line: LogLine) -> GroupChange | None:
+def group_change(line: EventLine) -> GroupChange | None:
     """Parse a coordinator's log line about the group that it has formed."""
     if line.event not in ("group replicates", "group waits") or "members" not in line.fields:
         return None

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from nodes.systems.reference.log_events import (
     BOOT,
     BROKER_STATES,
-    LogLine,
+    EventLine,
     NodeLogs,
     State,
     broken_off,
@@ -28,7 +28,7 @@ _ROLES = {"following": ("slave", True), "promoted: serving as master": ("master"
           "joining the group": ("starting", False)}  # fmt: skip
 
 
-def role_change(line: LogLine) -> RoleChange | None:
+def role_change(line: EventLine) -> RoleChange | None:
     """Parse a log line about a replica's role; a view that a master changes may have a new epoch."""
     if line.event == "view installed" and "why" in line.fields:
         return RoleChange("master", f"epoch {line.fields.get('epoch', '?')}", serving=True, leads=True)
@@ -39,7 +39,7 @@ def role_change(line: LogLine) -> RoleChange | None:
     return RoleChange(role, epoch, serving, leads=role == "master")
 
 
-def state_transfer(line: LogLine) -> StateTransfer | None:
+def state_transfer(line: EventLine) -> StateTransfer | None:
     """Parse the end of a transfer, logged by the replica whose state was replaced."""
     if line.event != "state transfer end" or "source" not in line.fields:
         return None
@@ -47,7 +47,7 @@ def state_transfer(line: LogLine) -> StateTransfer | None:
     return StateTransfer(line.fields["source"], "", f"up to entry {index}", int(index) if index.isdecimal() else None)
 
 
-def group_change(line: LogLine) -> GroupChange | None:
+def group_change(line: EventLine) -> GroupChange | None:
     """Parse a master's log line about the view that it installs."""
     if line.event != "view installed" or "members" not in line.fields:
         return None

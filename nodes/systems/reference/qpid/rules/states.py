@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from nodes.systems.reference.log_events import BOOT, BROKER_STATES, LogLine, NodeLogs, State, broken_off, logged
+from nodes.systems.reference.log_events import BOOT, BROKER_STATES, EventLine, NodeLogs, State, broken_off, logged
 from stormproof.contracts.system import RoleChange, StateTransfer
 
 _CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED = "connecting", "catchup", "ready", "primary", "stopped"
 
 
-def role_change(line: LogLine) -> RoleChange | None:
+def role_change(line: EventLine) -> RoleChange | None:
     """Parse a log line about a broker's state; None for other lines."""
     if line.event not in (_CONNECTING, _CATCHUP, _READY, _PRIMARY, _STOPPED):
         return None
@@ -19,7 +19,7 @@ def role_change(line: LogLine) -> RoleChange | None:
                       leads=line.event == _PRIMARY)
 
 
-def state_transfer(line: LogLine) -> StateTransfer | None:
+def state_transfer(line: EventLine) -> StateTransfer | None:
     """Parse the log line of a backup that has begun to catch up."""
     if line.event != _CATCHUP or "primary" not in line.fields:
         return None
