@@ -15,7 +15,7 @@ from checkers.run import Run
 from checkers.verdict import CheckVerdict
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, worst
 from stormproof.run_folder import IMPORTED
-from stormproof.text import amount
+from stormproof.text import amount, listed
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ def sentence(under: Circumstances, results: Iterable[CheckVerdict], load: Callab
     if verdict == INVALID:
         bad = {result.check: result.outcome for result in deciding if result.outcome.verdict == INVALID}
         checks = {name: load(name) for name in bad}
-        return f"Invalid: {_join(_clauses(checks, bad))}{under.phrase(_last_row(checks, bad))}{_words(bad)}."
+        return f"Invalid: {listed(_clauses(checks, bad))}{under.phrase(_last_row(checks, bad))}{_words(bad)}."
     if verdict == UNKNOWN:
         open_ones = [result for result in deciding if result.outcome.verdict == UNKNOWN]
         gates = [result for result in open_ones if result.check == GATES]
         return f"Unknown: {(gates or open_ones)[0].outcome.summary}."
     held = {result.outcome.summary: None for result in results  # two checks of a lock have the same summary
             if result.outcome.verdict == VALID and load(result.check).speaks_when_held}  # fmt: skip
-    return f"Valid: {_join(list(held)) if held else 'every guarantee was kept'}{under.phrase()}."
+    return f"Valid: {listed(list(held)) if held else 'every guarantee was kept'}{under.phrase()}."
 
 
 def _clauses(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> list[str]:
@@ -120,7 +120,3 @@ def _last_row(checks: dict[str, Check], bad: dict[str, CheckOutcome]) -> int | N
             return None
         last = max(last, *(max(each) for each in rows))
     return last
-
-
-def _join(clauses: list[str]) -> str:
-    return clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"

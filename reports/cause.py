@@ -21,7 +21,6 @@ from reports.run_facts import (
     end_of,
     ended_by,
     group_at,
-    listed,
     nodes_of,
     role_at,
     role_text,
@@ -39,6 +38,7 @@ from stormproof.contracts.system import (
     STARTED,
     TRUNCATED,
 )
+from stormproof.text import listed
 
 UNTOLD = "redelivered-untold"
 """A kind of anomaly: a delivery that did not report an earlier delivery."""

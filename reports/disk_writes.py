@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from reports.folder import mapping, number
-from stormproof.errors import HistoryError
-from stormproof.history.read_limits import read_small_text
+from reports.folder import json_lines, number
 from stormproof.run_folder import LOG_EVENTS
 
 
 def disk_facts(run_dir: Path) -> list[tuple[str, str, str]]:
     """Return (label, figure, remark) for the top of the page; none where no log reports disk writes."""
     writes, changes, messages = 0, 0, 0
-    try:
-        lines = read_small_text(run_dir / LOG_EVENTS).splitlines()
-    except (OSError, HistoryError):
-        return []  # a report omits unreadable parts
-    for line in lines:
-        try:
-            row = mapping(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
+    for row in json_lines(run_dir / LOG_EVENTS):
         if row.get("event") == "disk":
             counts = [int(number(row.get(name)) or 0) for name in ("writes", "changes", "messages")]
             writes, changes, messages = writes + counts[0], changes + counts[1], messages + counts[2]

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from reports.message_trace import QueueStay, Trace
 from reports.pack import shorten
 from reports.replica_logs import Extent, contradiction
-from reports.run_facts import CLOCKS_S, Facts, listed, source_of
+from reports.run_facts import CLOCKS_S, Facts, source_of
 from stormproof.contracts.system import COUNTED, PASSED
+from stormproof.text import listed
 
 
 @dataclass(frozen=True)

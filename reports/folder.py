@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -104,6 +104,19 @@ def read_object(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
         notes.append(f"{path.name} can't be read: it holds no JSON object.")
         return None
     return data
+
+
+def json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a file with one JSON object a line. A report omits unreadable lines and unreadable files."""
+    try:
+        lines = read_small_text(path).splitlines()
+    except (OSError, HistoryError):
+        return
+    for line in lines:
+        try:
+            yield mapping(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
 
 
 def mapping(data: Any) -> Mapping[str, Any]:

@@ -5,16 +5,12 @@ Where two nodes report different leaders at the same time, there was a split.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from reports.folder import mapping, number
+from reports.folder import json_lines, mapping, number
 from reports.roles import COLOURS, Lane, RolePeriod
-from stormproof.errors import HistoryError
-from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LEADERS
 
 MAX_LANES = 24
@@ -46,24 +42,12 @@ def leader_lanes(run_dir: Path, duration: float) -> list[Lane]:
 def _told(path: Path) -> list[tuple[float, str, Mapping[str, str]]]:
     """Return (seconds, witness, object -> leader), in order of time."""
     found: list[tuple[float, str, Mapping[str, str]]] = []
-    try:
-        lines = read_small_text(path).splitlines()
-    except (OSError, HistoryError):
-        lines = []  # a report omits unreadable parts
-    for line in lines:
-        row = _row(line)
+    for row in json_lines(path):
         time = number(row.get("time"))
         if time is not None:
             leaders = {str(led): str(node) for led, node in mapping(row.get("leaders")).items()}
             found.append((time / 1e9, str(row.get("witness") or ""), leaders))
     return sorted(found, key=lambda each: each[0])
-
-
-def _row(line: str) -> Mapping[str, Any]:
-    try:
-        return mapping(json.loads(line))
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _joined(stretches: Sequence[RolePeriod]) -> tuple[RolePeriod, ...]:

@@ -20,6 +20,7 @@ from stormproof.contracts.system import (
     SENT,
     STARTED,
 )
+from stormproof.text import listed
 
 MAX_EVENTS = 60
 """Upper bound of the events of one life that a page shows."""
@@ -153,8 +154,7 @@ def _together(found: list[tuple[float, str, str]], kind: str) -> Iterator[LifeEv
         alike = [each for each in found if each[2] == words and each[0] - time <= _TOGETHER_S]
         nodes = sorted({each[1] for each in alike})
         found = [each for each in found if each not in alike]
-        listed = f"{', '.join(nodes[:-1])} and {nodes[-1]}" if len(nodes) > 1 else nodes[0]
-        yield LifeEvent(time, kind, f"{listed} {words}.", "", tuple(nodes))
+        yield LifeEvent(time, kind, f"{listed(nodes)} {words}.", "", tuple(nodes))
 
 
 def _roles(stays: Sequence[QueueStay], facts: Facts, end: float) -> Iterator[LifeEvent]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
-from reports.folder import mapping, number, sequence
+from reports.folder import json_lines, mapping, number, sequence
 from reports.replica_logs import Extent, LogEntry, LogPart, contradiction, entry_of, log_at, logs_of
 from stormproof.contracts.system import (
     GIVEN,
@@ -24,8 +22,6 @@ from stormproof.contracts.system import (
     STARTED,
     TOLD,
 )
-from stormproof.errors import HistoryError
-from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import MESSAGE_TRACE
 
 UNNAMED = "?"
@@ -169,7 +165,7 @@ def read_trace(run_dir: Path) -> Trace:
     states: list[StateShown] = []
     lines: dict[str, set[int]] = defaultdict(set)
     whole = True
-    for row in _rows(run_dir / MESSAGE_TRACE):
+    for row in json_lines(run_dir / MESSAGE_TRACE):
         time, node, what, cause = number(row.get("time")), str(row.get("node")), row.get("what"), str(row.get("cause"))
         if time is None:
             continue
@@ -203,18 +199,6 @@ def read_trace(run_dir: Path) -> Trace:
 
 def _time(part: LogPart | StateShown) -> float:
     return part.time
-
-
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        lines = read_small_text(path).splitlines()
-    except (OSError, HistoryError):
-        return  # a report omits unreadable parts
-    for line in lines:
-        try:
-            yield mapping(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
 
 
 def _stays(marks: Sequence[Mark], starts: Sequence[float]) -> list[QueueStay]:

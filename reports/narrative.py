@@ -22,6 +22,7 @@ from reports.spans import (
 )
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import FaultWindow
+from stormproof.text import listed
 from stormproof.vocabulary import OBJECT, SENDS, SUBSCRIPTION, TAKES, TOPIC, Verb, function_named
 
 MAX_OPERATIONS = 40
@@ -220,8 +221,7 @@ def _sent(op: ShownOperation, which: str) -> str:
         return f"moved{which} from queue {op.key} to queue {op.key + 1} in one transaction"
     if op.function.transaction:
         queues = [str(queue) for queue in range(op.key.bit_length()) if op.key >> queue & 1]
-        listed = f"{', '.join(queues[:-1])} and {queues[-1]}" if len(queues) > 1 else "".join(queues)
-        return f"sent{which} to queues {listed} in one transaction"
+        return f"sent{which} to queues {listed(queues)} in one transaction"
     return f"sent{which}"
 
 

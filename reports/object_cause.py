@@ -18,7 +18,6 @@ from reports.run_facts import (
     Facts,
     end_of,
     ended_by,
-    listed,
     role_at,
     role_text,
     source_of,
@@ -27,6 +26,7 @@ from reports.run_facts import (
 )
 from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
 from stormproof.contracts.system import ACKNOWLEDGED, CLOSED, REPLACED
+from stormproof.text import listed
 from stormproof.vocabulary import OBJECT
 
 NOT_LINEARIZABLE, PREPARED = "not-linearizable", "prepared"

@@ -6,17 +6,14 @@ groups believed that they served.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.folder import mapping, number, sequence
+from reports.folder import json_lines, number, sequence
 from stormproof.contracts.fault import ENDS_PROCESS
-from stormproof.errors import HistoryError
 from stormproof.history.ledger import FaultWindow
-from stormproof.history.read_limits import read_small_text
 from stormproof.run_folder import LOG_EVENTS
 
 DOWN = "down"
@@ -145,15 +142,7 @@ def _told(path: Path) -> dict[str, list[RoleChange]]:
 
 def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
     """Yield each event with its time, in the order of each node's log."""
-    try:
-        lines = read_small_text(path).splitlines()
-    except (OSError, HistoryError):
-        return  # a report omits unreadable parts
-    for line in lines:
-        try:
-            row = mapping(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
+    for row in json_lines(path):
         time = number(row.get("time"))
         if time is not None:
             yield time, row

@@ -19,6 +19,7 @@ from reports.roles import Lane, StateTransfer
 from reports.run_facts import Cause, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
+from stormproof.text import listed
 
 BINS = 60
 """Bars of a group's histogram over the whole run."""
@@ -177,7 +178,7 @@ def _in_all(kind: str, check: Checked) -> str:
     first, last = number(window.get("from")), number(window.get("to"))
     if not nodes or first is None or last is None:
         return ""
-    by = f"all confirmed by {next(iter(nodes))}" if len(nodes) == 1 else "confirmed by " + _listed(
+    by = f"all confirmed by {next(iter(nodes))}" if len(nodes) == 1 else "confirmed by " + listed(
         [f"{name} ({plain(count)})" for name, count in nodes.items()])
     return f"{plain(check.count)} {kind}: {by}, sent {first:.3f} to {last:.3f} s."
 
@@ -194,9 +195,9 @@ def _during(sends: Sequence[ShownOperation]) -> Iterator[str]:
     every = [fault for fault in dict.fromkeys(sends[0].faults) if all(fault in op.faults for op in sends)]
     some = [fault for fault in dict.fromkeys(f for op in sends for f in op.faults) if fault not in every]
     if every:
-        yield f"during {_listed(every)}"
+        yield f"during {listed(every)}"
     if some:
-        yield f"{'and ' if every else ''}some during {_listed(some[:4])}"
+        yield f"{'and ' if every else ''}some during {listed(some[:4])}"
     if not every and not some:
         yield "while no fault was in force"
 
@@ -260,7 +261,3 @@ def _bars(begun: Sequence[float], duration: float) -> tuple[float, ...]:
     for time in begun:
         counts[min(BINS - 1, max(0, int(time / duration * BINS)))] += 1
     return tuple(n / max(counts) for n in counts)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -141,8 +141,3 @@ def end_of(op: ShownOperation) -> float:
 def nodes_of(stays: Iterable[QueueStay]) -> list[str]:
     """Return the nodes where a message stayed."""
     return sorted({stay.node for stay in stays})
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return ``n1, n2 and n3``."""
-    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)

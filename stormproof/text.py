@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stormproof.errors import UsageError
 
@@ -23,6 +23,11 @@ def escaped(text: object) -> str:
 def amount(count: int, one: str, more: str = "") -> str:
     """Return a number with its noun (and verb) in natural form: ``more`` is ``one`` with an s unless given."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return ``n1, n2 and n3``."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def size(count: int) -> str:
