@@ -143,13 +143,13 @@ def _schedule(run: Run) -> GateResult:
 
 def _enqueued(run: Run, wanted: Any) -> GateResult:
     found = run.count(vocabulary.ENQUEUE, vocabulary.OK)
-    return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are asked for",
+    return GateResult(found >= wanted, found, f"only {found:,} sends were confirmed, {wanted:,} are required",
                       f"{found:,} were")  # fmt: skip
 
 
 def _dequeued(run: Run, wanted: Any) -> GateResult:
     found = run.count(vocabulary.DEQUEUE, vocabulary.OK) + run.count(vocabulary.DRAIN, vocabulary.OK)
-    return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are asked for",
+    return GateResult(found >= wanted, found, f"only {found:,} deliveries were confirmed, {wanted:,} are required",
                       f"{found:,} were")  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def _kept(run: Run, wanted: Any) -> GateResult:
     accepted = (h.role == vocabulary.ENQUEUE) & (h.kind == vocabulary.OK)
     found = int(np.count_nonzero(accepted & h.error.rows_with(KEPT_IN_REPOSITORY)))
     return GateResult(found >= wanted, found,
-                      f"only {found:,} sends went through a repository, {wanted:,} are asked for",
+                      f"only {found:,} sends went through a repository, {wanted:,} are required",
                       f"{found:,} did")  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _min_ok(run: Run, wanted: Any) -> GateResult:
     short = [f"{found[function]:,} of {function}" for function in wanted if found[function] < wanted[function]]
     asked = ", ".join(f"{least:,} of {function}" for function, least in wanted.items())
     told = ", ".join(f"{count:,} of {function}" for function, count in found.items())
-    return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are asked for", told)
+    return GateResult(not short, found, f"only {', '.join(short)} were confirmed, {asked} are required", told)
 
 
 def _stalls(run: Run, wanted: Any) -> GateResult:
@@ -178,7 +178,7 @@ def _stalls(run: Run, wanted: Any) -> GateResult:
     ended = h.f.rows_with(UPDATE) & (h.process >= 0) & (h.kind != vocabulary.INVOKE)
     found = int(np.count_nonzero(ended & h.error.rows_containing(STOOD_STILL)))
     slept = int(np.count_nonzero(ended & h.error.rows_containing(SLEPT)))
-    reason = f"only {found:,} holders stood still, {wanted:,} are asked for"
+    reason = f"only {found:,} holders stood still, {wanted:,} are required"
     if slept:
         reason = (f"{amount(slept, 'stall does', 'stalls do')} not count: the system's connections do not say whether "
                   "they send heart-beats (docs/systems.md: heartbeat, stand_still)")  # fmt: skip
@@ -301,7 +301,7 @@ def _majority_success(run: Run, wanted: Any) -> GateResult:
         count for counts in _confirmed_by_side(run) for group, count in counts.items() if len(group) > half
     )
     return GateResult(
-        found >= wanted, found, f"only {found:,} sends were confirmed on the majority's side, {wanted:,} are asked for",
+        found >= wanted, found, f"only {found:,} sends were confirmed on the majority's side, {wanted:,} are required",
         f"{found:,} were",
     )  # fmt: skip
 
@@ -313,7 +313,7 @@ def _at_least(functions: tuple[str, ...], what: str) -> Gate:
         h = run.history
         ours = [code for code, name in enumerate(h.f.names) if name in functions]
         found = int(np.count_nonzero((h.kind == vocabulary.OK) & np.isin(h.f.codes, ours)))
-        return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are asked for",
+        return GateResult(found >= wanted, found, f"only {found:,} {what} were confirmed, {wanted:,} are required",
                           f"{found:,} were")  # fmt: skip
 
     return gate

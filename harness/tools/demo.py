@@ -99,7 +99,7 @@ class Demo:
         )  # fmt: skip
 
     def value(self, part: str) -> str:
-        """Return the value of the setting in a half, or in the scene."""
+        """Return the value of the setting for a part of the demo: ``unsafe``, ``safe`` or ``scene``."""
         return self.values[SAFE if part == SCENE else part]
 
 

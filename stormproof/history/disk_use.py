@@ -31,8 +31,8 @@ def stores_nothing(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unused(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, for each node, a sentence about why the fault affected nothing of the system, and where its data is
-    instead."""
+    """Yield a sentence for each node on which the fault affected none of the system's files: the reason, and the real
+    place of the files."""
     for node, use in _uses(found):
         if use.get(UNKNOWN):
             yield f"nobody can tell what {node} stores on its disk: {use[UNKNOWN]}"

@@ -63,7 +63,7 @@ def test_gates_are_told_in_words() -> None:
     assert words(met, "drain") == ("everything that was used was drained to its end", "all of them")
     assert words(met, "min_ok") == ("so many operations were confirmed at least: 1 of enqueue", "1 of enqueue")
     missed = verdict(GOOD, {"min_enqueue_ok": 2000, "faults_confirmed": True, "no_such": {"x": "y"}}, nemesis=("kill",))
-    assert words(missed, "min_enqueue_ok")[1] == "only 1 sends were confirmed, 2,000 are asked for"
+    assert words(missed, "min_enqueue_ok")[1] == "only 1 sends were confirmed, 2,000 are required"
     assert words(missed, "faults_confirmed")[1] == "no proof that these faults took effect: kill"
     assert words(missed, "no_such")[0] == "no such"
     assert {*GATES} <= {*ASKS}

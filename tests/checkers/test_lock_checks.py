@@ -123,7 +123,7 @@ def stalled(mark: str, kind: str = "ok") -> list[Row]:
     (stalled(lock_client.STOOD_STILL), VALID, "1 did"),
     (stalled(lock_client.CLOSED_ITSELF), VALID, "1 did"),
     (stalled(f"{guarded.FENCED}; {lock_client.STOOD_STILL}", "fail"), VALID, "1 did"),
-    (updated(0, 1, 1), UNKNOWN, "only 0 holders stood still, 1 are asked for"),
+    (updated(0, 1, 1), UNKNOWN, "only 0 holders stood still, 1 are required"),
     (stalled(lock_client.SLEPT), UNKNOWN, "1 stall does not count: the system's connections do not say whether they "
      "send heart-beats (docs/systems.md: heartbeat, stand_still)"),
 ])  # fmt: skip

@@ -189,7 +189,7 @@ def test_a_run_must_confirm_so_many_of_each_function() -> None:
     rows = [*did(T), *did(U, "info")]
     assert outcome("gates", rows, gates={"min_ok": {"commit": 1}}).verdict == VALID
     found = outcome("gates", rows, gates={"min_ok": {"commit": 2, "move": 1}})
-    assert found.summary == "only 1 of commit, 0 of move were confirmed, 2 of commit, 1 of move are asked for"
+    assert found.summary == "only 1 of commit, 0 of move were confirmed, 2 of commit, 1 of move are required"
 
 
 def test_a_good_run_says_what_held() -> None:

@@ -128,7 +128,7 @@ class _Bag:
             self.empties.add(i)
 
     def end(self, i: int) -> bool:
-        """Let an operation happen that returns now; return False if it cannot."""
+        """Place the linearization point of an operation that returns now; return False if this is impossible."""
         f, v = self.f[i], self.a[i]
         if f == BAG_PUT:
             self.puts[v].remove((self.ret[i], i))

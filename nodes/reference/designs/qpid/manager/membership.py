@@ -51,7 +51,8 @@ class ManagerMembership:
         return kth_newest({peer: echo.sent for peer, (echo, _) in self._echoes.items()}, now, len(self.members))
 
     def backed_since(self, term: int, now: float) -> float:
-        """Return the same for answers which say that this node is the primary of that term."""
+        """Return the time at which this manager sent the newest heartbeat for which a majority named this node as the
+        primary of that term."""
         stamps = {peer: echo.sent for peer, (echo, _) in self._echoes.items()
                   if (echo.term, echo.primary) == (term, self.node)}  # fmt: skip
         return kth_newest(stamps, now, len(self.members))
