@@ -84,7 +84,7 @@ def test_a_shared_database_is_killed_cut_off_and_slow(tmp_path: Path) -> None:
     run = simulated(tmp_path, "shared-db", 30, mode="shared", fault_duration=2)
     assert verdict(run).startswith("valid"), verdict(run)
     assert confirmed(run) == {("shared-db", kind) for kind in ("kill", "cut", "cut-one", "slow")}
-    assert "database out of reach" in "".join((run / "logs" / f"{node}.log").read_text() for node in ("n1", "n2"))
+    assert "database unreachable" in "".join((run / "logs" / f"{node}.log").read_text() for node in ("n1", "n2"))
 
 
 @pytest.mark.requirement("F13", part=True)

@@ -53,7 +53,7 @@ def test_the_database_goes_out_of_reach(documented: str) -> None:
         await server.cut(("n1", DATABASE))
         if not documented:
             await server.until("n2", ACTIVE)
-            assert "database out of reach" in await server.log("n1")
+            assert "database unreachable" in await server.log("n1")
             assert "lock released" in await server.log(GATEWAY)
             await server.stays("n1", PASSIVE, 2.0)
             assert await server.drain("n2", 1) == ["one"]

@@ -159,7 +159,7 @@ class LoginQueue:
     def _report(self) -> None:
         """Log one line for many strangers, because they must not fill the disk with the log."""
         for reason, count in self._turned_away.items():
-            self._log("strangers turned away", count=count, reason=reason)
+            self._log("unauthenticated connections rejected", count=count, reason=reason)
         self._turned_away.clear()
 
     # Listeners.

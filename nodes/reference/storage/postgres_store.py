@@ -88,7 +88,7 @@ class PostgresStore(Fence):
                 connection.abort()
                 if str(error) != told:
                     told = str(error)
-                    self._runtime.log("database out of reach", port=self._port, reason=told)
+                    self._runtime.log("database unreachable", port=self._port, reason=told)
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             self._connection, self._service = connection, number(service)

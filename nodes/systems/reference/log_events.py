@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nodes.systems.reference.log_phrases import PRESENT
 from stormproof.node_logs import STAMPED
 
 _TEXT = re.compile(r"(?:[A-Z]+ )?(\S.*)")
@@ -83,7 +84,7 @@ def event_of(text: str) -> EventLine:
 
 def _event(text: str) -> tuple[str, dict[str, str]]:
     event, *rest = _FIRST_FIELD.split(text[:_MAX_LINE_BYTES], maxsplit=1)
-    return event, dict(_fields(rest[0])) if rest else {}
+    return PRESENT.get(event, event), dict(_fields(rest[0])) if rest else {}
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:

@@ -111,7 +111,7 @@ class FioranoDesign:
             now = self._runtime.now()
             stood_still, last = now - last - options.heartbeat, now
             if stood_still > options.silence / 2:
-                self._runtime.log("stood still", seconds=round(stood_still, 3))
+                self._runtime.log("process stalled", seconds=round(stood_still, 3))
                 self.links.forgive(stood_still)
             self.links.cut_silent()
             self.server.tick()

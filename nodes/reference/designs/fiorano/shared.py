@@ -149,7 +149,7 @@ class SharedPair(HAServer):
     async def _reached(self) -> None:
         if not self.reachable and self._runtime.now() >= self._rest_until:
             self.reachable = True
-            self._runtime.log("database in reach")
+            self._runtime.log("database reachable")
             self.decide()
         if self.state == ACTIVE and not self.store.epoch:
             await self._resume()
@@ -165,7 +165,7 @@ class SharedPair(HAServer):
                 self.reachable = False  # until the next check: this server's content is worthless
         elif self.reachable:
             self.reachable = False
-            self._runtime.log("database out of reach", level="error", reason=str(error))
+            self._runtime.log("database unreachable", level="error", reason=str(error))
         self.decide()
 
     async def _activate(self, epoch: int) -> None:

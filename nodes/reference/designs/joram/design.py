@@ -422,7 +422,7 @@ class JoramDesign:
             self._tick(beat)
 
     def _forgive(self, seconds: float) -> None:
-        self.replica.runtime.log("stood still", seconds=round(seconds, 3))
+        self.replica.runtime.log("process stalled", seconds=round(seconds, 3))
         self.replica.links.forgive(seconds)
         if self.leader is not None:
             self.leader.forgive(seconds)

@@ -142,7 +142,7 @@ class QpidDesign:
             stood_still = now - last - self.options.beat
             last = now
             if stood_still > self.options.silence / 2:
-                self._runtime.log("stood still", seconds=round(stood_still, 3))
+                self._runtime.log("process stalled", seconds=round(stood_still, 3))
                 self.links.forgive(stood_still)
             self.links.cut_silent()
             if self.permission is not None and self.permission.lost():

@@ -134,7 +134,7 @@ class Primary:
         now = self._broker.runtime.now()
         for name in [name for name, deadline in self.expected.items() if deadline <= now]:
             del self.expected[name]
-            self._broker.runtime.log("backup not awaited any longer", backup=name)
+            self._broker.runtime.log("backup no longer awaited", backup=name)
         self.browsing.give_up()
         if not self.awaits_backups and self.permission is not None:
             self.permission.missing(self.excluded)

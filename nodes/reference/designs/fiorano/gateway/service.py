@@ -83,7 +83,7 @@ class LockGateway:
             content = await self._file.read()
             record = decoded(content) if content is not None else None
             if content is not None and record is None:
-                self.runtime.log("lock file damaged: it counts as a new one", level="error", file=name)
+                self.runtime.log("lock file damaged: treated as new", level="error", file=name)
             elif content is None:
                 self.runtime.log("lock file is new", file=name)
             record = record or LockRecord()

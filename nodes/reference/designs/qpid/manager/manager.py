@@ -113,7 +113,7 @@ class ClusterManager:
         now, heartbeat = self.runtime.now(), self.options.heartbeat
         if now - self._ticked > _LATE_HEARTBEATS * heartbeat:
             self.links.forgive(now - self._ticked - heartbeat)
-            self.runtime.log("stood still", seconds=round(now - self._ticked, 3))
+            self.runtime.log("process stalled", seconds=round(now - self._ticked, 3))
         self._ticked = now
         self.links.cut_silent()
         if self.services.at_rest:

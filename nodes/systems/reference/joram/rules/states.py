@@ -87,7 +87,7 @@ def _absent(logs: NodeLogs, node: str, time: str) -> bool:
         if line.node == node and line.time > time:
             if line.event == BOOT:
                 return True
-            if line.event == "stood still":
+            if line.event == "process stalled":
                 # It notices the pause at a tick, of which a detection time-out has ten, and does not count one of them.
                 away = timedelta(seconds=1.2 * float(line.fields["seconds"]))
                 return datetime.fromisoformat(line.time) - away <= datetime.fromisoformat(time)
@@ -132,7 +132,7 @@ STATES = (
     State("state-transfer-broken-off", "a state transfer was restarted, or ended by a restart of a node",
           broken_off(_BEGIN, _END)),
     State("view-change-in-transfer", "the view changed while the master sent its state", during(_BEGIN, _VIEW, _END)),
-    State("stood-still", "a replica noticed that it had been paused", logged("stood still")),
+    State("stood-still", "a replica noticed that it had been paused", logged("process stalled")),
     State("connection-resumed-elsewhere", "a client resumed its connection on another node",
           resumed(elsewhere=True)),
     State("collocated-client-moved", "a collocated client opened its connection on another node than before",

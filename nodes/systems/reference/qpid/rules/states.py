@@ -64,7 +64,7 @@ STATES = (
           logged("backup attached", queues=_nonzero)),
     State("queue-reset", "a backup was ahead of a new primary and had to reset its queue (LM1)", logged("queue reset")),
     State("backup-given-up", "a backup that did not catch up was excluded", logged("backup given up")),
-    State("backup-not-awaited", "a new primary stopped waiting for a backup", logged("backup not awaited any longer")),
+    State("backup-not-awaited", "a new primary stopped waiting for a backup", logged("backup no longer awaited")),
     State("primary-lost", "a backup lost its primary", logged(_CONNECTING, lost=bool)),
     State("stepped-down", "a primary gave way to a newer one", logged(_CONNECTING, why=bool)),
     State("dirty-store", "a broker was started from a dirty store", logged(_CONNECTING, store="dirty")),
@@ -74,6 +74,6 @@ STATES = (
     State("shut-down", "the whole cluster was shut down in an orderly way", logged(_STOPPED, generation=bool)),
     State("carried-on", "a backup whose store failed carried on in memory",
           logged("store failed; carrying on in memory")),
-    State("stood-still", "a broker noticed that it had been paused", logged("stood still")),
+    State("stood-still", "a broker noticed that it had been paused", logged("process stalled")),
     *BROKER_STATES,
 )  # fmt: skip
