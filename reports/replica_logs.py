@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class LogEntry(NamedTuple):
+class ReplicaLogEntry(NamedTuple):
     """One entry of a replicated log; ``epoch`` is the epoch in which its index was assigned."""
 
     number: int
@@ -90,7 +90,7 @@ def _overlaps(log: Sequence[Extent], other: Sequence[Extent], same: bool
                 yield first, end, (mine.epoch, theirs.epoch)
 
 
-def entry_of(token: str) -> LogEntry | None:
+def entry_of(token: str) -> ReplicaLogEntry | None:
     """Return the entry that the token of a mark names."""
     index, _, epoch = token.partition(" ")
-    return LogEntry(int(index), epoch) if index.isdecimal() and epoch else None
+    return ReplicaLogEntry(int(index), epoch) if index.isdecimal() and epoch else None

@@ -46,7 +46,7 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class StateTransfer:
+class TransferMark:
     """The announcement by ``target``, at ``time`` (seconds of the run), of a transfer of ``source``'s state to it: its
     start or its end, as the system declares."""
 
@@ -74,7 +74,7 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class RoleChange:
+class RoleMark:
     """A node's new role from ``time`` on (seconds of the run); without a role the node does not run."""
 
     time: float
@@ -97,9 +97,9 @@ def role_lanes(run_dir: Path, faults: Sequence[FaultWindow], duration: float) ->
     return [Lane(node, tuple(_stretches(found, groups, duration))) for node, found in sorted(changes.items())]
 
 
-def read_transfers(run_dir: Path) -> list[StateTransfer]:
+def read_transfers(run_dir: Path) -> list[TransferMark]:
     """Return the transfers of state that the nodes' logs report, in order of time."""
-    found = [StateTransfer(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
+    found = [TransferMark(time, _text(row, "source"), _text(row, "target"), _text(row, "detail"), _whole(row, "upto"))
              for time, row in _rows(run_dir / LOG_EVENTS) if row.get("event") == "transfer"]  # fmt: skip
     return sorted(found, key=lambda each: each.time)
 
@@ -122,12 +122,12 @@ def _whole(row: Mapping[str, Any], name: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _time(change: RoleChange) -> float:
+def _time(change: RoleMark) -> float:
     return change.time
 
 
-def _told(path: Path) -> dict[str, list[RoleChange]]:
-    found: dict[str, list[RoleChange]] = {}
+def _told(path: Path) -> dict[str, list[RoleMark]]:
+    found: dict[str, list[RoleMark]] = {}
     members: dict[tuple[str, str], tuple[str, ...]] = {}
     for time, row in _rows(path):
         node, group = str(row.get("node")), str(row.get("group") or "")
@@ -135,7 +135,7 @@ def _told(path: Path) -> dict[str, list[RoleChange]]:
             members[node, group] = tuple(str(member) for member in sequence(row.get("members")))
         elif row.get("event") == "role":
             role, leads = str(row.get("role")), bool(row.get("leads"))
-            change = RoleChange(time, role, group, bool(row.get("serving")), leads, members.get((node, group), ()))
+            change = RoleMark(time, role, group, bool(row.get("serving")), leads, members.get((node, group), ()))
             found.setdefault(node, []).append(change)
     return found
 
@@ -148,15 +148,15 @@ def _rows(path: Path) -> Iterator[tuple[float, Mapping[str, Any]]]:
             yield time, row
 
 
-def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[RoleChange]:
+def _ends(node: str, faults: Sequence[FaultWindow]) -> Iterator[RoleMark]:
     for fault in faults:
         # The log of one of several programs is named after its machine, followed by a dot.
         if ENDS_PROCESS in fault.effects and node.partition(".")[0] in fault.targets:
-            yield RoleChange((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
+            yield RoleMark((fault.start if fault.struck is None else fault.struck) / 1e9, DOWN)
 
 
-def _stretches(changes: Sequence[RoleChange], groups: Mapping[str, int], end: float) -> Iterator[RolePeriod]:
-    for change, following in zip(changes, [*changes[1:], RoleChange(end, "")], strict=True):
+def _stretches(changes: Sequence[RoleMark], groups: Mapping[str, int], end: float) -> Iterator[RolePeriod]:
+    for change, following in zip(changes, [*changes[1:], RoleMark(end, "")], strict=True):
         start, until = max(change.time, 0.0), min(following.time, end)
         if until > start:
             colour = groups.get(change.group, -1)

@@ -15,7 +15,7 @@ from reports.folder import mapping, number
 from reports.lock_cause import LOCK_KINDS, of_lock
 from reports.narrative import ShownAnomaly, ShownOperation, plain
 from reports.pack import shorten
-from reports.roles import Lane, StateTransfer
+from reports.roles import Lane, TransferMark
 from reports.run_facts import Cause, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
@@ -217,7 +217,7 @@ def _two_masters(roles: Sequence[Lane], first: float, last: float) -> list[str]:
 
 
 def _afterwards(
-    node: str, sends: Sequence[ShownOperation], roles: Sequence[Lane], transfers: Sequence[StateTransfer]
+    node: str, sends: Sequence[ShownOperation], roles: Sequence[Lane], transfers: Sequence[TransferMark]
 ) -> Iterator[str]:
     """Yield the node's announcements since the last of the messages that it confirmed was sent: its roles until a
     transfer of state to it, or the first few. They begin at the send, since a receipt is in transit before the client

@@ -9,7 +9,7 @@ from typing import Any
 from reports.message_trace import QueueStay, Trace
 from reports.narrative import ShownOperation, fault_name
 from reports.pack import shorten
-from reports.roles import Granted, Lane, RolePeriod, StateTransfer
+from reports.roles import Granted, Lane, RolePeriod, TransferMark
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.contracts.system import (
     ACKNOWLEDGED,
@@ -48,7 +48,7 @@ class Facts:
 
     trace: Trace = field(default_factory=Trace)
     roles: Sequence[Lane] = ()
-    transfers: Sequence[StateTransfer] = ()
+    transfers: Sequence[TransferMark] = ()
     faults: Sequence[FaultWindow] = ()
     nodes: int = 0
     """The number of nodes that have logs."""

@@ -94,7 +94,7 @@ def _utf8(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-8", "replace").decode()
 
 
-class ValueIds:
+class ForeignValueIds:
     """Assigns numbers from 1 to values of any kind, in order of first occurrence. Values that are equal in their format
     share a number."""
 
@@ -128,7 +128,7 @@ class RegisterTranslation:
 
     def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
         self._meaning = meaning
-        self._values, self._keys = ValueIds(), ValueIds()
+        self._values, self._keys = ForeignValueIds(), ForeignValueIds()
         self._first = freeze(meaning.initial)
         invoked = [event for event in events if event.type == INVOKE]
         self._keyed = bool(invoked) and all(_has_key(event) for event in invoked)
@@ -201,7 +201,7 @@ class QueueTranslation:
     functions = ("enqueue", "dequeue", "drain")
 
     def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
-        self._messages, self._queues = ValueIds(), ValueIds()
+        self._messages, self._queues = ForeignValueIds(), ForeignValueIds()
         self._seen = 0
         self._drains: dict[int, int] = {}
         """Process -> the number of events before it began its drain."""
@@ -275,7 +275,7 @@ class LockTranslation:
     functions = ("acquire", "release")
 
     def __init__(self, meaning: Meaning, events: Iterable[ForeignEvent]) -> None:
-        self._owners = ValueIds()
+        self._owners = ForeignValueIds()
         self._values = {freeze(event.value) for event in events if event.type == INVOKE}
 
     def __call__(self, event: ForeignEvent, begun: ForeignEvent | None, to: ForeignRows) -> None:

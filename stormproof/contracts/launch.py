@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Runtime(Protocol):
+class ProgramRuntime(Protocol):
     """The access to the outside world that a program launched in this process gets."""
 
     random: random.Random
@@ -54,4 +54,4 @@ class Launcher(Protocol):
 
 
 Launch = Callable[[Any], LaunchedProgram]
-"""Starts a program, given its machine's ``Runtime``."""
+"""Starts a program, given its machine's ``ProgramRuntime``."""

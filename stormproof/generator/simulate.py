@@ -15,7 +15,7 @@ POLL = 1_000_000
 """Nanoseconds after which a pending generator without a wake time is asked again."""
 
 
-class Outcome(NamedTuple):
+class SimulatedOutcome(NamedTuple):
     """The outcome of an operation: the completion's type, the nanoseconds from invocation to completion, and the
     completion's value (None: the invocation's value)."""
 
@@ -24,28 +24,28 @@ class Outcome(NamedTuple):
     value: Any = None
 
 
-Model = Callable[[Op, int], Outcome]
+Model = Callable[[Op, int], SimulatedOutcome]
 """Determines the outcome of an invocation; the second argument counts invocations from 0."""
 
 
-def quick(op: Op, number: int) -> Outcome:
+def quick(op: Op, number: int) -> SimulatedOutcome:
     """Complete everything as ok at once."""
-    return Outcome(OK, 0)
+    return SimulatedOutcome(OK, 0)
 
 
-def perfect(op: Op, number: int) -> Outcome:
+def perfect(op: Op, number: int) -> SimulatedOutcome:
     """Complete everything as ok after 10 ns."""
-    return Outcome(OK, 10)
+    return SimulatedOutcome(OK, 10)
 
 
-def crashing(op: Op, number: int) -> Outcome:
+def crashing(op: Op, number: int) -> SimulatedOutcome:
     """Crash everything after 10 ns."""
-    return Outcome(INFO, 10)
+    return SimulatedOutcome(INFO, 10)
 
 
-def imperfect(op: Op, number: int) -> Outcome:
+def imperfect(op: Op, number: int) -> SimulatedOutcome:
     """Complete operations in turn as ok, info and fail after 10, 20 and 30 ns."""
-    return (Outcome(OK, 10), Outcome(INFO, 20), Outcome(FAIL, 30))[number % 3]
+    return (SimulatedOutcome(OK, 10), SimulatedOutcome(INFO, 20), SimulatedOutcome(FAIL, 30))[number % 3]
 
 
 def simulate(
@@ -110,9 +110,9 @@ class _Simulation:
         self._idle_polls = 0
         self.history.append(op)
         if op.type == SLEEP:
-            outcome = Outcome(OK, round(op.value * SECOND))
+            outcome = SimulatedOutcome(OK, round(op.value * SECOND))
         elif op.type == LOG:
-            outcome = Outcome(OK, 0)
+            outcome = SimulatedOutcome(OK, 0)
         else:
             outcome = self.model(op, self._count)
             self._count += 1

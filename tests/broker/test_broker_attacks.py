@@ -16,7 +16,7 @@ from nodes.reference.api import Command, Config, Deliver, Effect, Refused
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.limits import Limits
 from nodes.reference.server.broker import ReferenceBroker
-from nodes.reference.server.budget import MemoryBudget, Turns, TurnTaker
+from nodes.reference.server.budget import HeldMemory, Turns, TurnTaker
 from nodes.reference.server.runtime import RealRuntime
 from nodes.stomp import Frame, FrameLimits, Parser, ProtocolError
 
@@ -74,7 +74,7 @@ class Session:
     def __init__(self) -> None:
         self.held = 0
         self.ended: list[str] = []
-        self.budget: MemoryBudget
+        self.budget: HeldMemory
 
     def end(self, reason: str) -> None:
         self.ended.append(reason)
@@ -83,7 +83,7 @@ class Session:
 
 def test_who_holds_most_is_ended_when_all_together_hold_too_much() -> None:
     sessions = [Session() for _ in range(4)]
-    budget = MemoryBudget(100, lambda: sessions)
+    budget = HeldMemory(100, lambda: sessions)
     for session, held in zip(sessions, (10, 40, 30, 20), strict=True):
         session.budget = budget
         budget.note(session, held)

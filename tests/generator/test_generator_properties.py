@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormproof import generator as gen
-from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.generator.simulate import SimulatedOutcome, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, NEMESIS, OK, Op
 
 
@@ -50,9 +50,9 @@ def wider(inner: st.SearchStrategy[gen.Generator]) -> st.SearchStrategy[gen.Gene
 GENERATORS = st.recursive(st.sampled_from("abc").flatmap(leaf), wider, max_leaves=6)
 
 
-def outcomes(seed: int) -> list[Outcome]:
+def outcomes(seed: int) -> list[SimulatedOutcome]:
     rng = random.Random(seed)
-    return [Outcome(rng.choice([OK, OK, FAIL, INFO]), rng.randrange(50)) for _ in range(50)]
+    return [SimulatedOutcome(rng.choice([OK, OK, FAIL, INFO]), rng.randrange(50)) for _ in range(50)]
 
 
 @settings(max_examples=400, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 
 from stormproof import generator as gen
 from stormproof.generator.core import SECOND, Answer, Context, Generator, Pending
-from stormproof.generator.simulate import Outcome, crashing, imperfect, invocations, perfect, quick, simulate
+from stormproof.generator.simulate import SimulatedOutcome, crashing, imperfect, invocations, perfect, quick, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 
@@ -136,7 +136,7 @@ def test_a_time_limit_ends_though_its_source_waits_for_ever() -> None:
 
 
 def test_delay_keeps_its_pace_while_threads_are_busy() -> None:
-    slow = lambda op, number: Outcome(OK, 25)  # noqa: E731
+    slow = lambda op, number: SimulatedOutcome(OK, 25)  # noqa: E731
     assert brief(gen.clients(gen.delay(10e-9, gen.limit(4, gen.repeat(E)))), slow, concurrency=1) == [
         (0, 0, "enqueue"),
         (25, 0, "enqueue"),  # 15 late: made up for
@@ -146,7 +146,7 @@ def test_delay_keeps_its_pace_while_threads_are_busy() -> None:
 
 
 def test_delay_does_not_make_up_for_a_long_stall() -> None:
-    stall = lambda op, number: Outcome(OK, SECOND if number == 0 else 0)  # noqa: E731
+    stall = lambda op, number: SimulatedOutcome(OK, SECOND if number == 0 else 0)  # noqa: E731
     times = [t for t, _, _ in brief(gen.clients(gen.delay(0.01, gen.limit(4, gen.repeat(E)))), stall, concurrency=1)]
     assert times == [0, SECOND, SECOND, SECOND + 10_000_000]  # at most 10 ms of lateness is made up for
 
@@ -178,7 +178,7 @@ def test_mix_ends_when_all_are_exhausted_and_passes_over_what_waits() -> None:
 
 
 def test_phases_wait_for_all_threads() -> None:
-    uneven = lambda op, number: Outcome(OK, (number + 1) * 10)  # noqa: E731
+    uneven = lambda op, number: SimulatedOutcome(OK, (number + 1) * 10)  # noqa: E731
     history = simulate(gen.clients(gen.phases(gen.each_thread(E), gen.each_thread(D))), uneven)
     assert [(op.time, op.process, op.type, op.f) for op in history] == [
         (0, 0, INVOKE, "enqueue"),
@@ -193,7 +193,7 @@ def test_phases_wait_for_all_threads() -> None:
 
 
 def test_then_synchronizes_and_a_sequence_does_not() -> None:
-    uneven = lambda op, number: Outcome(OK, (number + 1) * 10)  # noqa: E731
+    uneven = lambda op, number: SimulatedOutcome(OK, (number + 1) * 10)  # noqa: E731
     first = gen.limit(2, gen.repeat(E))
     assert brief(gen.clients(gen.then(first, D)), uneven) == [
         (0, 0, "enqueue"), (0, 1, "enqueue"), (20, 0, "dequeue"),
@@ -264,14 +264,14 @@ def test_any_of_takes_turns_and_survives_exhaustion_of_one() -> None:
 
 
 def test_until_ok_stops_after_its_first_success() -> None:
-    third = lambda op, number: Outcome(OK if number == 2 else FAIL, 10)  # noqa: E731
+    third = lambda op, number: SimulatedOutcome(OK if number == 2 else FAIL, 10)  # noqa: E731
     assert brief(gen.clients(gen.until_ok(gen.repeat(E))), third, concurrency=1) == [
         (0, 0, "enqueue"), (10, 0, "enqueue"), (20, 0, "enqueue"),
     ]  # fmt: skip
 
 
 def test_until_ok_does_not_count_others_successes() -> None:
-    model = lambda op, number: Outcome(OK if op.f == "dequeue" or number > 4 else FAIL, 10)  # noqa: E731
+    model = lambda op, number: SimulatedOutcome(OK if op.f == "dequeue" or number > 4 else FAIL, 10)  # noqa: E731
     source = gen.reserve(1, gen.until_ok(gen.repeat(E)), 1, gen.limit(3, gen.repeat(D)))
     fs = [f for _, _, f in brief(gen.clients(source), model)]
     assert fs == ["enqueue", "dequeue"] * 3 + ["enqueue"]  # number 6 is the first enqueue to succeed

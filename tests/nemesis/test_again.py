@@ -12,7 +12,7 @@ from nemesis.families import families_of
 from nemesis.schedule import fault_generator, lasting, schedule
 from stormproof.errors import UsageError
 from stormproof.generator import any_of, clients, delay, repeat, time_limit
-from stormproof.generator.simulate import Outcome, simulate
+from stormproof.generator.simulate import SimulatedOutcome, simulate
 from stormproof.history.ledger import UNMET
 from stormproof.operation import INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
@@ -31,13 +31,13 @@ def carried_out(
     """What the nemesis is asked for, and when clients begin their operations; ``proves`` says of an id and a family
     whether the injection is proven, ``lacks`` of an id and a kind whether the fault lacks the state that it expects."""
 
-    def model(op: Op, number: int) -> Outcome:
+    def model(op: Op, number: int) -> SimulatedOutcome:
         if op.process != NEMESIS:
-            return Outcome(OK, 10)
+            return SimulatedOutcome(OK, 10)
         name, _, phase = op.f.partition(".")
         unmet = {UNMET: "nobody leads"} if lacks(op.value["id"], op.value["kind"]) else {}
         proven = phase == "inject" and proves(op.value["id"], name) and not unmet
-        return Outcome(INFO, 0, {**op.value, "proven": proven, **unmet})
+        return SimulatedOutcome(INFO, 0, {**op.value, "proven": proven, **unmet})
 
     families = families_of(test)
     load = clients(time_limit(LIMIT, delay(0.5, repeat(Op(INVOKE, "enqueue")))))

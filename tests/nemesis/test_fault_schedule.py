@@ -18,7 +18,7 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan
 from stormproof.errors import UsageError
 from stormproof.generator import any_of, clients, delay, limit, repeat
-from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.generator.simulate import SimulatedOutcome, invocations, simulate
 from stormproof.history.undo import NETWORK
 from stormproof.operation import INFO, INVOKE, NEMESIS, OK, Op
 from stormproof.test import Test
@@ -181,16 +181,16 @@ def test_a_minority_may_be_down_unless_told_otherwise(nodes: int, most: int) -> 
     assert max_down_of({"max_down": 4}, nodes) == 4
 
 
-def quick_nemesis(op: Op, number: int) -> Outcome:
-    return Outcome(INFO, 0) if op.process == NEMESIS else Outcome(OK, 10)
+def quick_nemesis(op: Op, number: int) -> SimulatedOutcome:
+    return SimulatedOutcome(INFO, 0) if op.process == NEMESIS else SimulatedOutcome(OK, 10)
 
 
 def carried_out(test: Test, seconds: Sequence[float]) -> list[tuple[int, str, float, float, float, float]]:
     """Each fault, when the nemesis takes so long for its steps in turn: id, family, and the seconds of injection,
     injected, heal and healed."""
 
-    def model(op: Op, number: int) -> Outcome:
-        return Outcome(INFO, round(seconds[number % len(seconds)] * 1e9))
+    def model(op: Op, number: int) -> SimulatedOutcome:
+        return SimulatedOutcome(INFO, round(seconds[number % len(seconds)] * 1e9))
 
     rows = simulate(fault_generator(test, families_of(test)), model, test=test)
     pairs = zip(rows[::2], rows[1::2], strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.message_trace import read_trace
 from reports.narrative import ShownAnomaly, ShownOperation
-from reports.roles import Lane, RolePeriod, StateTransfer
+from reports.roles import Lane, RolePeriod, TransferMark
 from reports.run_facts import Facts
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.history.ledger import FaultWindow
@@ -39,7 +39,7 @@ OTHERS = [started(0.1, "n1"), started(0.1, "n2"), mark(1, "n1", "put", "sent", "
 """Both nodes trace, and have told of another message of the same producer."""
 
 
-def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[StateTransfer, ...] = (), nodes: int = 2,
+def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[TransferMark, ...] = (), nodes: int = 2,
           faults: tuple[FaultWindow, ...] = (), **others: Any) -> Facts:  # fmt: skip
     """What a small run recorded; ``others`` are more of its facts, by their names."""
     rows = sorted([*OTHERS, *marks], key=lambda row: row["time"]) if marks else []

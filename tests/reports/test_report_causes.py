@@ -12,7 +12,7 @@ from recorded_facts import KILL, OTHERS, anomaly, facts, mark, operation, starte
 from reports.cause import cause_of, left_over
 from reports.message_life import death_of, life_of
 from reports.message_trace import read_trace
-from reports.roles import StateTransfer
+from reports.roles import TransferMark
 from reports.run_facts import CANT_TELL, NO_TRACE, Facts
 from stormproof.run_folder import MESSAGE_TRACE
 
@@ -25,7 +25,7 @@ TWICE = anomaly("delivered-after-receipt", operation("enqueue", 5.0, "n2"), oper
 
 def test_the_only_node_that_had_it_took_another_state(tmp_path: Path) -> None:
     known = facts(tmp_path, mark(5.01, "n2", "put", "sent", "c 2"), mark(9.2, "n2", "gone", "replaced"),
-                  transfers=(StateTransfer(9.21, "n1", "n2", "entry 9"),))  # fmt: skip
+                  transfers=(TransferMark(9.21, "n1", "n2", "entry 9"),))  # fmt: skip
     cause = cause_of(LOST, known)
     assert cause.code == "replaced"
     assert cause.death == 9.2
@@ -122,7 +122,7 @@ def test_an_ack_that_removed_nothing(tmp_path: Path) -> None:
 def test_without_a_trace_only_what_befell_the_node_is_told(tmp_path: Path) -> None:
     known = facts(tmp_path)
     assert cause_of(LOST, known).sentence == NO_TRACE
-    flushed = facts(tmp_path, transfers=(StateTransfer(9.3, "?", "n2", ""), StateTransfer(1.0, "n1", "n2", "before")))
+    flushed = facts(tmp_path, transfers=(TransferMark(9.3, "?", "n2", ""), TransferMark(1.0, "n1", "n2", "before")))
     assert cause_of(LOST, flushed).sentence == (
         "n2 (master, epoch 2) confirmed it while n1 (master, epoch 1: n1) also led. Then n2 took another node’s state "
         "at 9.300 s. Whether other nodes had it was not recorded.")  # fmt: skip

@@ -13,7 +13,7 @@ from reports.cause import cause_of
 from reports.message_life import life_of
 from reports.message_trace import Trace
 from reports.replica_logs import Extent, LogPart, contradiction, logs_of
-from reports.roles import Granted, StateTransfer
+from reports.roles import Granted, TransferMark
 
 pytestmark = pytest.mark.requirement("H25")
 
@@ -22,7 +22,7 @@ TWICE = anomaly("delivered-after-receipt", operation("enqueue", 5.0, "n2"), oper
                 operation("dequeue", 10.0, "n1", process=3))  # fmt: skip
 ONLY_N2 = (mark(5.02, "n2", "put", "sent", "c 2"), mark(9.2, "n2", "gone", "replaced"))
 """The message of LOST was at n2 alone, whose state n1's replaced."""
-TAKEN = (StateTransfer(9.21, "n1", "n2", "entry 9"),)
+TAKEN = (TransferMark(9.21, "n1", "n2", "entry 9"),)
 REMOVED = (mark(5.02, "n1", "put", "sent", "c 2"), mark(5.02, "n2", "put", "sent", "c 2"),
            mark(6.1, "n2", "gone", "acknowledged", "c 9"))  # fmt: skip
 """That of TWICE was acknowledged at n2, and n1 still had it."""
@@ -155,17 +155,17 @@ def test_a_state_that_was_whole_or_is_not_known_is_no_reason(shown: list[dict[st
 
 def test_a_state_left_it_out(tmp_path: Path) -> None:
     log = (logged(5.01, "n2", 7, "2/1"),)
-    out = cause_of(LOST, facts(tmp_path, *ONLY_N2, *log, transfers=(StateTransfer(6.0, "n2", "n1", "", 8), *TAKEN)))
+    out = cause_of(LOST, facts(tmp_path, *ONLY_N2, *log, transfers=(TransferMark(6.0, "n2", "n1", "", 8), *TAKEN)))
     assert out.code == "left-out:replaced"
     assert "n1 took n2’s state at 6.000 s, up to entry 8, but did not get this message, which n2 had as entry 7." in (
         out.sentence)  # fmt: skip
     for upto in (6, None):  # it came behind that state, or nobody knows: it may have been on its way
-        transfers = (StateTransfer(6.0, "n2", "n1", "", upto), *TAKEN)
+        transfers = (TransferMark(6.0, "n2", "n1", "", upto), *TAKEN)
         cause = cause_of(LOST, facts(tmp_path, *ONLY_N2, *log, transfers=transfers))
         assert cause.code == "replaced"
         assert "n1 took n2’s state at 6.000 s, but did not get this message, which n2 had. " in cause.sentence
     gone = (ONLY_N2[0], mark(5.9, "n2", "gone", "acknowledged"), *log)
-    cause = cause_of(LOST, facts(tmp_path, *gone, transfers=(StateTransfer(6.0, "n2", "n1", "", 8),)))
+    cause = cause_of(LOST, facts(tmp_path, *gone, transfers=(TransferMark(6.0, "n2", "n1", "", 8),)))
     assert "did not get this message" not in cause.sentence
 
 

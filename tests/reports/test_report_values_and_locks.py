@@ -13,7 +13,7 @@ from recorded_facts import KILL, anomaly, facts, mark, operation
 from reports.cause import cause_of
 from reports.lock_cause import LOST_UPDATE, TWO_HOLDERS, of_lock
 from reports.narrative import ShownOperation
-from reports.roles import Lane, RolePeriod, StateTransfer
+from reports.roles import Lane, RolePeriod, TransferMark
 from reports.run_facts import CANT_TELL, NO_TRACE, Facts
 from reports.value_cause import of_register
 from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
@@ -143,7 +143,7 @@ def led(witness: str, leader: str, start: float, end: float = 30) -> Lane:
 
 
 def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
-    known = facts(tmp_path, transfers=(StateTransfer(8.0, "?", "n1", ""),), nodes=3, faults=(PAUSE,),
+    known = facts(tmp_path, transfers=(TransferMark(8.0, "?", "n1", ""),), nodes=3, faults=(PAUSE,),
                   leaders=(led("n1", "n1", 5.6), led("n2", "n3", 3.0), led("n3", "n3", 3.2)))  # fmt: skip
     cause = cause_of(LOST, known)
     assert cause.code == "untraced:led-elsewhere+replaced"
@@ -158,7 +158,7 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
     agreed = (led("n1", "n1", 1.0), led("n2", "n1", 1.0), led("n3", "n3", 6.0))
     early = replace(PAUSE, end=3_000_000_000)
-    known = facts(tmp_path, transfers=(StateTransfer(8.0, "?", "n1", ""),), nodes=3, faults=(early,), leaders=agreed)
+    known = facts(tmp_path, transfers=(TransferMark(8.0, "?", "n1", ""),), nodes=3, faults=(early,), leaders=agreed)
     assert cause_of(LOST, known).code == "untraced:replaced"
     assert "leader of" not in cause_of(LOST, known).sentence
     assert "suspended" not in cause_of(LOST, known).sentence

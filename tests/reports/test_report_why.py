@@ -10,7 +10,7 @@ import pytest
 from report_run_factory import HOSTILE, make_run
 
 from reports.narrative import ShownAnomaly, ShownOperation
-from reports.roles import Lane, RolePeriod, StateTransfer, read_transfers
+from reports.roles import Lane, RolePeriod, TransferMark, read_transfers
 from reports.root_cause import BINS, AnomalyGroup, declared, groups
 from reports.run_facts import Facts
 from reports.run_page import CheckGroup, write_report
@@ -34,7 +34,7 @@ def lost(number: int, at: float, node: str = "n2", faults: tuple[str, ...] = ("p
     return ShownAnomaly(f"a0-{number}", "lost", "lost", 0, value, (), (send,), 0, (), "queue")
 
 
-def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfers: list[StateTransfer],
+def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfers: list[TransferMark],
             duration: float, **figures: object) -> tuple[AnomalyGroup, ...]:  # fmt: skip
     check = CheckGroup("lost", True, "invalid", count, "", (), tuple(members), figures)
     return groups(check, Facts(roles=roles, transfers=transfers), duration, list)
@@ -42,7 +42,7 @@ def grouped(members: list[ShownAnomaly], count: int, roles: list[Lane], transfer
 
 def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
     (group,) = grouped([lost(1, 8.0), lost(2, 11.95, process=2)], 2, [N1, N2],
-                      [StateTransfer(12.7, "n1", "n2", "entry 9")], 30)  # fmt: skip
+                      [TransferMark(12.7, "n1", "n2", "entry 9")], 30)  # fmt: skip
     assert group.sentence == ("2 lost: all confirmed by n2, sent 8.000 to 11.950 s, during partition master #2, by 2 "
                               "client processes.")  # fmt: skip
     assert group.happened == (
@@ -57,9 +57,9 @@ def test_messages_in_common_and_what_became_of_the_node_that_had_them() -> None:
 
 
 def test_what_the_run_does_not_tell_is_not_told() -> None:
-    early = StateTransfer(7.0, "n1", "n2", "")
+    early = TransferMark(7.0, "n1", "n2", "")
     (group,) = grouped([lost(1, 20.0, faults=())], 1, [Lane("n1", ()), N2],
-                      [early, StateTransfer(25, "n2", "n1", "")], 30)  # fmt: skip
+                      [early, TransferMark(25, "n2", "n1", "")], 30)  # fmt: skip
     assert group.sentence == ("1 lost: confirmed by n2, sent at 20.000 s, while no fault was in force, by 1 client "
                               "process.")  # fmt: skip
     assert group.happened[-1] == "The logs report no later state transfer to n2."

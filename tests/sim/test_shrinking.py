@@ -26,7 +26,7 @@ from nemesis.process import KillFault, PauseFault
 from nemesis.schedule import fault_generator
 from nodes.reference.designs.joram.leader import Leader
 from stormproof.errors import UsageError
-from stormproof.generator.simulate import Outcome, simulate
+from stormproof.generator.simulate import SimulatedOutcome, simulate
 from stormproof.history.ledger import read_ledger
 from stormproof.operation import INFO
 from stormproof.test import Test
@@ -133,7 +133,7 @@ def test_a_slow_nemesis_does_the_same_with_the_schedule_written_down(settings: d
 
     def carried_out(case: Case) -> dict[tuple[int, str], float]:
         faults = fault_generator(case.test(1), case.families(1))
-        rows = simulate(faults, lambda *_: Outcome(INFO, round(seconds * 1e9)))
+        rows = simulate(faults, lambda *_: SimulatedOutcome(INFO, round(seconds * 1e9)))
         return {(op.value["id"], op.f): op.time / 1e9 for op in rows[::2]}
 
     assert len(carried_out(given)) >= 6

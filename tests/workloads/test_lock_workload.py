@@ -17,7 +17,7 @@ from harness.run.settings import make_test
 from harness.sim.campaign import NONE, run_seed
 from stormproof.contracts.client import Delivery
 from stormproof.errors import UsageError
-from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.generator.simulate import SimulatedOutcome, invocations, simulate
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from stormproof.test import Test
 from workloads.lease_client import GenericLeaseClient, LockServiceClient, patience
@@ -38,11 +38,11 @@ def planned(workload: str = "lock", **changed: Any) -> Test:
                      rate=50.0, seed=2, settings=changed)  # fmt: skip
 
 
-def every_third(op: Op, number: int) -> Outcome:
+def every_third(op: Op, number: int) -> SimulatedOutcome:
     """Of three acquires one gets the lock; of seven others one crashes; nothing takes no time."""
     if op.f == "acquire":
-        return Outcome(OK if number % 3 == 0 else FAIL, 1_000)
-    return Outcome(INFO if number % 7 == 0 else FAIL if op.f == "update" and number % 5 == 0 else OK, 1_000)
+        return SimulatedOutcome(OK if number % 3 == 0 else FAIL, 1_000)
+    return SimulatedOutcome(INFO if number % 7 == 0 else FAIL if op.f == "update" and number % 5 == 0 else OK, 1_000)
 
 
 def test_whoever_gets_the_lock_uses_it_and_gives_it_back() -> None:
@@ -65,7 +65,8 @@ def test_whoever_gets_the_lock_uses_it_and_gives_it_back() -> None:
 def test_a_lock_that_nobody_can_make_is_given_up() -> None:
     """Whoever should make it may never be let in."""
     work, test = LockWorkload(), planned()
-    history = simulate(work.main(test), lambda *_: Outcome(FAIL, 100_000_000), concurrency=test.concurrency, test=test)
+    refused = SimulatedOutcome(FAIL, 100_000_000)
+    history = simulate(work.main(test), lambda *_: refused, concurrency=test.concurrency, test=test)
     tries = [op for op in invocations(history) if op.f == "install"]
     assert 10 < len(tries) <= 51 and tries[-1].time <= 5_000_000_000
     assert {op.f for op in invocations(history)} == {"install", "acquire"}

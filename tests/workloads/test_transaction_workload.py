@@ -14,7 +14,7 @@ from harness.run.settings import convert_options, make_test
 from harness.sim.run import simulate as simulate_run
 from nodes.stomp import Frame
 from stormproof.errors import UsageError
-from stormproof.generator.simulate import Outcome, invocations, simulate
+from stormproof.generator.simulate import SimulatedOutcome, invocations, simulate
 from stormproof.operation import INVOKE, Op
 from stormproof.test import Test
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
@@ -32,7 +32,7 @@ def transaction_test(**changed: Any) -> Test:
 
 
 def plan(test: Test) -> list[Op]:
-    model = lambda op, number: Outcome("ok", 10_000_000)  # noqa: E731
+    model = lambda op, number: SimulatedOutcome("ok", 10_000_000)  # noqa: E731
     return invocations(simulate(WORK.main(test), model, concurrency=test.concurrency, test=test))
 
 

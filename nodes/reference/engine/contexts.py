@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodes.reference.api import Closed, Command, Deliver, Effect, Opened, Refused
 from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, Context
+from nodes.reference.engine.model import AUTO, ConnectionContext
 from nodes.reference.engine.security import DENIED, Security
 from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.threads import PREFIX, thread_of
@@ -55,12 +55,12 @@ class Contexts:
             self.close(self._state.contexts[conn], "failover")
             effects.append(Closed(conn, "failover"))
 
-    def _resume(self, context: Context, received: int, effects: list[Effect]) -> None:
+    def _resume(self, context: ConnectionContext, received: int, effects: list[Effect]) -> None:
         effects.append(Opened(context.conn, context.in_seq))
         self.note_received(context, received)
         effects.extend(self.pending_output(context.conn, received))
 
-    def note_received(self, context: Context, received: int) -> None:
+    def note_received(self, context: ConnectionContext, received: int) -> None:
         """Settle the output of a reliable connection that its client reports as received."""
         if not context.reliable or not context.received < received <= context.out_seq:
             return
@@ -79,7 +79,7 @@ class Contexts:
         seen = max(received, context.received)
         return [self._destinations.delivery(message) for out_seq, message in context.inflight.items() if out_seq > seen]
 
-    def close(self, context: Context, reason: str) -> None:
+    def close(self, context: ConnectionContext, reason: str) -> None:
         """Close a context: end its subscriptions and transactions, and remember why."""
         for subscription in list(context.subscriptions.values()):
             self._destinations.end_subscription(subscription)

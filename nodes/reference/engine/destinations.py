@@ -19,7 +19,7 @@ from nodes.reference.engine.model import (
     PULLED,
     QUEUE_PREFIX,
     TRANSIENT,
-    Context,
+    ConnectionContext,
     Message,
     Queue,
     Shared,
@@ -54,7 +54,7 @@ class Destinations:
     """
 
     def __init__(self, state: EngineState, server_queues: ServerQueues, clustered: Clustered, proxies: Proxies,
-                 limits: Limits, local: LocalQueue, too_slow: Callable[[Context, str], None]) -> None:
+                 limits: Limits, local: LocalQueue, too_slow: Callable[[ConnectionContext, str], None]) -> None:
         self._state = state
         self._server_queues = server_queues
         self._clustered = clustered
@@ -63,7 +63,7 @@ class Destinations:
         self._local = local
         self._too_slow = too_slow
         self._touched: dict[int, Queue] = {}
-        self._slow: Context | None = None
+        self._slow: ConnectionContext | None = None
         self.exchanges: Exchanges | None = None
 
     # Arrival.
@@ -294,7 +294,7 @@ class Destinations:
         if was_full and not subscription.context.full:
             self._update_rooms(subscription.context)
 
-    def _update_rooms(self, context: Context) -> None:
+    def _update_rooms(self, context: ConnectionContext) -> None:
         """Update all subscriptions of a connection that has become full or is no longer full."""
         for each in context.subscriptions.values():
             if each.id in each.queue.subscriptions:  # otherwise it is being ended
@@ -304,7 +304,7 @@ class Destinations:
 
     # Subscriptions.
 
-    def subscribe(self, context: Context, args: Mapping[str, Any]) -> None:
+    def subscribe(self, context: ConnectionContext, args: Mapping[str, Any]) -> None:
         """Add a consumer of a queue, or of the topics that a pattern selects, on this or another server.
 
         Raises:
@@ -332,7 +332,7 @@ class Destinations:
         self._state.add_subscription(context, args["id"], queue, args["ack"], prefetch)
         self._touched[queue.id] = queue
 
-    def pull(self, context: Context, command: Command) -> None:
+    def pull(self, context: ConnectionContext, command: Command) -> None:
         """Request one message for a pulled subscription, to be delivered when one is available."""
         subscription = context.subscriptions.get(command.args["id"])
         if subscription is None or subscription.ack != PULLED:
@@ -346,7 +346,7 @@ class Destinations:
         if subscription.id in subscription.queue.subscriptions:
             subscription.queue.update_room(subscription)
 
-    def _topic_queue(self, context: Context, pattern: str, durable: str | None) -> Queue:
+    def _topic_queue(self, context: ConnectionContext, pattern: str, durable: str | None) -> Queue:
         if durable is None:
             self._check_queues(1)
             return self._state.add_topic_queue(TRANSIENT, "", pattern)
@@ -363,7 +363,7 @@ class Destinations:
             self._drop(queue)
         return self._state.add_topic_queue(DURABLE, name, pattern)
 
-    def unsubscribe(self, context: Context, command: Command) -> None:
+    def unsubscribe(self, context: ConnectionContext, command: Command) -> None:
         """End delivery to a subscription; a durable subscription remains unless ``durable`` names it."""
         name, durable = command.args.get("id"), command.args.get("durable")
         subscription = context.subscriptions.get(str(name))
@@ -377,7 +377,7 @@ class Destinations:
             raise CommandError(f"subscription {name} is not that of durable subscription {durable}")
         self.end_subscription(subscription, delete=durable is not None)
 
-    def _delete_durable(self, context: Context, name: str | None, durable: str) -> None:
+    def _delete_durable(self, context: ConnectionContext, name: str | None, durable: str) -> None:
         queue = self._state.durables.get(_durable_name(context, durable))
         if queue is None:
             raise CommandError(f"there is no durable subscription {durable}")
@@ -390,7 +390,7 @@ class Destinations:
             self.end_subscription(consumer)
         self._drop(queue)
 
-    def leave(self, agent: Context, durable: str | None) -> None:
+    def leave(self, agent: ConnectionContext, durable: str | None) -> None:
         """End the agent of a proxy on another server; ``durable`` names a durable subscription to delete with it."""
         for subscription in list(agent.subscriptions.values()):
             self.end_subscription(subscription)
@@ -487,5 +487,5 @@ class Destinations:
         self._slow = None
 
 
-def _durable_name(context: Context, durable: str) -> str:
+def _durable_name(context: ConnectionContext, durable: str) -> str:
     return f"{DURABLE}:{context.login}:{durable}"

@@ -16,7 +16,7 @@ from nodes.reference.engine.contexts import Contexts
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
 from nodes.reference.engine.last_values import LastValues, queue_of
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Context, Message, Queue
+from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, ConnectionContext, Message, Queue
 from nodes.reference.engine.notifications import LocalQueue
 from nodes.reference.engine.proxies import Proxies, ProxyRequests, is_agent
 from nodes.reference.engine.queue_observer import Enqueued, QueueTap
@@ -342,7 +342,7 @@ class StoreEngine:
         self._proxy_requests.take(args)
         self.server_queues.took(args["server"], args["sequence"])
 
-    def _subscribe_agent(self, agent: Context, args: Mapping[str, Any]) -> str | None:
+    def _subscribe_agent(self, agent: ConnectionContext, args: Mapping[str, Any]) -> str | None:
         """Subscribe on behalf of a proxy on another server; return the error, or None on success."""
         try:
             self._destinations.subscribe(agent, args)
@@ -356,7 +356,7 @@ class StoreEngine:
 
     # Connections.
 
-    def _apply_to(self, context: Context, command: Command) -> Done:
+    def _apply_to(self, context: ConnectionContext, command: Command) -> Done:
         seq, args = command.seq, command.args
         received = args.get("received")
         if received is not None:
@@ -371,7 +371,7 @@ class StoreEngine:
         self._handlers[command.kind](context, command)
         return self._done(context, command)
 
-    def _done(self, context: Context, command: Command, duplicate: bool = False) -> Done:
+    def _done(self, context: ConnectionContext, command: Command, duplicate: bool = False) -> Done:
         receipt = command.args.get("receipt")
         if command.kind == "recover":
             headers = {"x-xids": " ".join(self._transactions.recover(context.login))}
@@ -386,10 +386,10 @@ class StoreEngine:
             return Done(context.conn, command.seq, receipt, duplicate, self._answer)
         return Done(context.conn, command.seq, receipt, duplicate)
 
-    def _close_by_client(self, context: Context, command: Command) -> None:
+    def _close_by_client(self, context: ConnectionContext, command: Command) -> None:
         self._contexts.close(context, str(command.args.get("reason", "")))
 
-    def _too_slow(self, context: Context, reason: str) -> None:
+    def _too_slow(self, context: ConnectionContext, reason: str) -> None:
         """End a connection that does not take its messages: losing them silently would be worse."""
         if self.state.contexts.get(context.conn) is not context:
             return
@@ -400,19 +400,19 @@ class StoreEngine:
             self._effects.append(Refused(context.conn, None, reason, received))
         self._contexts.close(context, "error")
 
-    def _nothing(self, context: Context, command: Command) -> None:
+    def _nothing(self, context: ConnectionContext, command: Command) -> None:
         """Do nothing: the command only carries the receive counter, or its receipt carries the answer."""
 
     # Rights.
 
-    def _secure(self, context: Context, command: Command) -> None:
+    def _secure(self, context: ConnectionContext, command: Command) -> None:
         """Carry out a request about principals, rights and objects; the receipt carries the answer."""
         if context.reliable:
             raise CommandError("requests about security need a connection that is not reliable")
         outcome = self.security.request(context.login, command.args["request"], command.args["said"])
         self._answer, self._reduced = outcome.headers, outcome.reduced
 
-    def _demand(self, context: Context, right: str, destination: str) -> None:
+    def _demand(self, context: ConnectionContext, right: str, destination: str) -> None:
         if self.security.enabled and not is_collocated(context.conn) and not self.security.permits(
                 context.login, right, destination):
             raise CommandError(f"{DENIED}: {right} {destination}")
@@ -430,15 +430,15 @@ class StoreEngine:
                 self._effects.append(Refused(context.conn, None, DENIED, received))
                 self._contexts.close(context, "error")
 
-    def _commit(self, context: Context, command: Command) -> None:
+    def _commit(self, context: ConnectionContext, command: Command) -> None:
         self._demand_sends(context, command)
         self._transactions.commit(context, command)
 
-    def _prepare(self, context: Context, command: Command) -> None:
+    def _prepare(self, context: ConnectionContext, command: Command) -> None:
         self._demand_sends(context, command)
         self._transactions.prepare(context, command)
 
-    def _demand_sends(self, context: Context, command: Command) -> None:
+    def _demand_sends(self, context: ConnectionContext, command: Command) -> None:
         """Check the rights for a transaction's sends at COMMIT, too; for a branch, at PREPARE and never afterwards."""
         transaction = context.transactions.get(command.args.get("tx", "")) if self.security.enabled else None
         for item in transaction.items if transaction is not None else ():
@@ -447,14 +447,14 @@ class StoreEngine:
 
     # Messages.
 
-    def _put(self, context: Context, command: Command) -> None:
+    def _put(self, context: ConnectionContext, command: Command) -> None:
         """Set a new value for a key of a last-value queue."""
         destination = command.args["destination"]
         self._demand(context, PRODUCE, destination)
         queue = self._destinations.last_value_queue(queue_of(destination))
         self._answer = self.last_values.put(queue, command.args)
 
-    def _send(self, context: Context, command: Command) -> None:
+    def _send(self, context: ConnectionContext, command: Command) -> None:
         self._demand(context, PRODUCE, command.args["destination"])
         if command.args.get("tx") is not None:
             self._transactions.defer(context, command)
@@ -462,7 +462,7 @@ class StoreEngine:
         self._destinations.check_room((command.args,))
         self._destinations.send(command.args)
 
-    def _settle(self, context: Context, command: Command) -> None:
+    def _settle(self, context: ConnectionContext, command: Command) -> None:
         args = command.args
         message = context.find(args["id"])
         if message is None:
@@ -476,7 +476,7 @@ class StoreEngine:
         covered = context.covered(message)
         self._destinations.finish(command.kind, covered)
 
-    def _subscribe(self, context: Context, command: Command) -> None:
+    def _subscribe(self, context: ConnectionContext, command: Command) -> None:
         self._demand(context, CONSUME, command.args["destination"])
         self._destinations.subscribe(context, command.args)
 

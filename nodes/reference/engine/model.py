@@ -176,7 +176,7 @@ class Subscription:
     """
 
     id: int
-    context: Context
+    context: ConnectionContext
     name: str
     queue: Queue
     ack: str
@@ -237,7 +237,7 @@ class Transaction:
     """
 
     id: int
-    context: Context | None
+    context: ConnectionContext | None
     name: str
     login: str
     xid: str = ""
@@ -260,7 +260,7 @@ class Transaction:
 
 
 @dataclass(slots=True, eq=False)
-class Context:
+class ConnectionContext:
     """A client's connection; ``in_seq``, ``out_seq`` and ``received`` are its three counters.
 
     ``held`` is the size of the bodies in flight; when it reaches ``window``, the connection gets no further messages.

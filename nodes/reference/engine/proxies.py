@@ -18,7 +18,7 @@ from typing import Any
 
 from nodes.reference.api import Deliver
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import AUTO, INDIVIDUAL, QUEUE_PREFIX, Context, Message, Queue, Subscription
+from nodes.reference.engine.model import AUTO, INDIVIDUAL, QUEUE_PREFIX, ConnectionContext, Message, Queue, Subscription
 from nodes.reference.engine.server_queues import PROXY_PREFIX, SERVER_PREFIX, ServerQueues
 from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.topics import TOPIC_PREFIX
@@ -43,7 +43,8 @@ class Proxies:
 
     # For this server's clients.
 
-    def open(self, context: Context, server: int, destination: str, prefetch: int, durable: str | None) -> Queue:
+    def open(self, context: ConnectionContext, server: int, destination: str, prefetch: int,
+             durable: str | None) -> Queue:
         """Create the queue of a new proxy, and request its subscription from the other server."""
         queue = self._state.add_proxy(durable or "", f"{SERVER_PREFIX}{server}{destination}")
         about = {"login": context.login, "destination": destination, "prefetch": str(prefetch)}
@@ -100,11 +101,11 @@ class ProxyRequests:
     """
 
     def __init__(self, state: EngineState, limits: Limits, proxies: Proxies, *,
-                 subscribe: Callable[[Context, Mapping[str, Any]], str | None],
-                 leave: Callable[[Context, str | None], None],
+                 subscribe: Callable[[ConnectionContext, Mapping[str, Any]], str | None],
+                 leave: Callable[[ConnectionContext, str | None], None],
                  finish: Callable[[str, list[Message]], None],
                  enqueue: Callable[[Queue, Mapping[str, str], bytes], None],
-                 refused: Callable[[Context, str], None]) -> None:
+                 refused: Callable[[ConnectionContext, str], None]) -> None:
         self._state, self._limits, self._proxies = state, limits, proxies
         self._subscribe, self._leave, self._finish = subscribe, leave, finish
         self._enqueue, self._refused = enqueue, refused
@@ -157,7 +158,7 @@ class ProxyRequests:
             self._state.remove_context(agent)
             self._proxies.refuse(conn, mistake)
 
-    def _go_on(self, agent: Context, kind: str, about: Mapping[str, str]) -> None:
+    def _go_on(self, agent: ConnectionContext, kind: str, about: Mapping[str, str]) -> None:
         if kind == UNSUBSCRIBE:
             self._leave(agent, about.get("durable"))
         elif kind in (ACK, NACK) and (message := agent.find(about.get("id", ""))) is not None:

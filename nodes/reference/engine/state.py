@@ -12,7 +12,7 @@ from nodes.reference.engine.model import (
     PLAIN,
     PROXY,
     TRANSIENT,
-    Context,
+    ConnectionContext,
     Message,
     Queue,
     Shared,
@@ -63,7 +63,7 @@ class EngineState:
         self.proxies: dict[int, Queue] = {}
         self.routes = TopicRoutes()
         self.messages: dict[int, Message] = {}
-        self.contexts: dict[str, Context] = {}
+        self.contexts: dict[str, ConnectionContext] = {}
         self.closed: dict[str, tuple[str, int]] = {}
         self._closed_ids: dict[str, int] = {}
         self.branches: dict[tuple[str, str], Transaction] = {}
@@ -241,15 +241,15 @@ class EngineState:
 
     def add_context(self, conn: str, reliable: bool, login: str) -> None:
         """Add the context of a connection that has been opened."""
-        context = self.contexts[conn] = Context(self._next_id(), conn, reliable, login, window=self.window)
+        context = self.contexts[conn] = ConnectionContext(self._next_id(), conn, reliable, login, window=self.window)
         self.tables.contexts.insert(context.id, context)
 
-    def remove_context(self, context: Context) -> None:
+    def remove_context(self, context: ConnectionContext) -> None:
         """Remove the context of a closed connection, whose subscriptions and transactions are removed already."""
         del self.contexts[context.conn]
         self.tables.contexts.remove(context.id)
 
-    def remember_closed(self, context: Context, reason: str, count: int) -> None:
+    def remember_closed(self, context: ConnectionContext, reason: str, count: int) -> None:
         """Remember why a reliable connection was closed, and its input counter, for the latest ``count``
         connections."""
         conn = context.conn
@@ -261,7 +261,7 @@ class EngineState:
             del self.closed[oldest]
             self.tables.closed.remove(self._closed_ids.pop(oldest))
 
-    def add_subscription(self, context: Context, name: str, queue: Queue, ack: str, prefetch: int) -> None:
+    def add_subscription(self, context: ConnectionContext, name: str, queue: Queue, ack: str, prefetch: int) -> None:
         """Add a subscription, which takes its turn in its queue from now on."""
         subscription = Subscription(self._next_id(), context, name, queue, ack, prefetch)
         context.subscriptions[name] = subscription
@@ -277,7 +277,7 @@ class EngineState:
         del subscription.context.subscriptions[subscription.name]
         self.tables.subscriptions.remove(subscription.id)
 
-    def add_transaction(self, context: Context, name: str, xid: str) -> None:
+    def add_transaction(self, context: ConnectionContext, name: str, xid: str) -> None:
         """Add an empty transaction; ``xid`` is empty unless it is a branch of a distributed transaction."""
         transaction = context.transactions[name] = Transaction(self._next_id(), context, name, context.login, xid)
         if xid:
@@ -424,16 +424,16 @@ class EngineState:
         subscriptions = self._restore_subscriptions(queues, contexts)
         self._restore_messages(queues, subscriptions, self._restore_transactions(contexts), on_progress)
 
-    def _restore_contexts(self) -> dict[int, Context]:
-        contexts: dict[int, Context] = {}
+    def _restore_contexts(self) -> dict[int, ConnectionContext]:
+        contexts: dict[int, ConnectionContext] = {}
         for identity, conn, reliable, login, *counters in read_rows(self.database, "contexts"):
-            contexts[identity] = Context(identity, conn, bool(reliable), login, *counters)
+            contexts[identity] = ConnectionContext(identity, conn, bool(reliable), login, *counters)
             contexts[identity].window = self.window
         self.contexts = {context.conn: context for context in contexts.values()}
         return contexts
 
     def _restore_subscriptions(self, queues: dict[int, Queue],
-                               contexts: dict[int, Context]) -> dict[int, Subscription]:
+                               contexts: dict[int, ConnectionContext]) -> dict[int, Subscription]:
         subscriptions: dict[int, Subscription] = {}
         for identity, context, name, queue, ack, prefetch in read_rows(self.database, "subscriptions"):
             subscription = Subscription(identity, contexts[context], name, queues[queue], ack, prefetch)
@@ -471,7 +471,7 @@ class EngineState:
             if holder.queue.kind == TRANSIENT:
                 holder.context.backlog += holder.queue.depth
 
-    def _restore_transactions(self, contexts: dict[int, Context]) -> dict[int, Transaction]:
+    def _restore_transactions(self, contexts: dict[int, ConnectionContext]) -> dict[int, Transaction]:
         transactions: dict[int, Transaction] = {}
         for identity, context_id, *rest in read_rows(self.database, "transactions"):
             context = contexts.get(context_id)

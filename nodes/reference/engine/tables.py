@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from nodes.reference import wire
-from nodes.reference.engine.model import Context, Message, Queue, Shared, Subscription, Transaction, TransactionItem
+from nodes.reference.engine.model import (
+    ConnectionContext,
+    Message,
+    Queue,
+    Shared,
+    Subscription,
+    Transaction,
+    TransactionItem,
+)
 from nodes.reference.engine.store import Row, Table
 
 
@@ -25,7 +33,7 @@ class StateTables:
     def __init__(self, closed: Callable[[str], Row], outcome: Callable[[tuple[str, str]], Row]) -> None:
         self.counters: Table[NextNumbers] = Table("counters", lambda c: (0, c.next_id, c.next_message))
         self.queues: Table[Queue] = Table("queues", lambda q: (q.id, q.name, q.kind, q.pattern, q.served, q.enqueued))
-        self.contexts: Table[Context] = Table("contexts", _context_row)
+        self.contexts: Table[ConnectionContext] = Table("contexts", _context_row)
         self.subscriptions: Table[Subscription] = Table(
             "subscriptions", lambda s: (s.id, s.context.id, s.name, s.queue.id, s.ack, s.prefetch))
         self.shared: Table[Shared] = Table("shared", _shared_row)
@@ -46,7 +54,7 @@ class StateTables:
         """All tables, in the order in which they are written."""
 
 
-def _context_row(context: Context) -> Row:
+def _context_row(context: ConnectionContext) -> Row:
     return (context.id, context.conn, int(context.reliable), context.login,
             context.in_seq, context.out_seq, context.received)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from nodes.reference.api import Command
 from nodes.reference.engine.destinations import CommandError, Destinations
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import PROXY, Context, Message, Transaction, TransactionItem, content_size
+from nodes.reference.engine.model import PROXY, ConnectionContext, Message, Transaction, TransactionItem, content_size
 from nodes.reference.engine.state import EngineState
 
 COMMITTED, ABORTED = "committed", "aborted"
@@ -23,7 +23,7 @@ class Transactions:
         self._limits = limits
         self._destinations = destinations
 
-    def begin(self, context: Context, command: Command) -> None:
+    def begin(self, context: ConnectionContext, command: Command) -> None:
         """Begin a transaction of this connection."""
         name = command.args["tx"]
         if name in context.transactions:
@@ -41,7 +41,7 @@ class Transactions:
         if (login, xid) in self._state.outcomes:
             raise CommandError(f"XID {xid} was {self._state.outcomes[login, xid]}; a new branch needs a new XID")
 
-    def defer(self, context: Context, command: Command) -> None:
+    def defer(self, context: ConnectionContext, command: Command) -> None:
         """Defer a send, ack or nack until its transaction ends."""
         transaction = self._transaction(context, command.args["tx"])
         if len(transaction.items) >= self._limits.max_transaction_items:
@@ -50,7 +50,7 @@ class Transactions:
         names = ("id",) if command.kind != "send" else ("destination", "headers", "body")
         self._state.add_item(transaction, command.kind, {name: command.args[name] for name in names})
 
-    def _check_size(self, context: Context, size: int) -> None:
+    def _check_size(self, context: ConnectionContext, size: int) -> None:
         """Check that a connection's transactions may grow by this size.
 
         When all open transactions together have reached their limit, those below their equal share of it may still
@@ -65,7 +65,7 @@ class Transactions:
         if size and state.deferred + size > limits.max_open_bytes and own > share:
             raise CommandError(f"the broker's open transactions hold their limit of {limits.max_open_bytes} bytes")
 
-    def prepare(self, context: Context, command: Command) -> None:
+    def prepare(self, context: ConnectionContext, command: Command) -> None:
         """Make sure that a branch can be committed in any case, and detach it from its connection.
 
         Its ``nack`` items take effect at once, because both outcomes include them.
@@ -88,7 +88,7 @@ class Transactions:
                 self._destinations.finish(item.kind, messages)
         self._state.prepare(branch)
 
-    def commit(self, context: Context, command: Command) -> None:
+    def commit(self, context: ConnectionContext, command: Command) -> None:
         """Commit a transaction of this connection, or a prepared branch of this login."""
         if "xid" in command.args:
             branch = self._prepared(context.login, command.args["xid"], COMMITTED)
@@ -104,7 +104,7 @@ class Transactions:
             else:
                 self._destinations.finish(item.kind, messages)
 
-    def abort(self, context: Context, command: Command) -> None:
+    def abort(self, context: ConnectionContext, command: Command) -> None:
         """Abort a transaction of this connection, or a prepared branch of this login."""
         if "xid" in command.args:
             branch = self._prepared(context.login, command.args["xid"], ABORTED)
@@ -117,7 +117,7 @@ class Transactions:
         """Return the XIDs of the login's prepared branches, in the order of their preparation."""
         return [xid for owner, xid in self._state.prepared if owner == login]
 
-    def close(self, context: Context) -> None:
+    def close(self, context: ConnectionContext) -> None:
         """Abort the transactions of a closed connection."""
         for transaction in list(context.transactions.values()):
             self._state.remove_transaction(transaction)
@@ -154,13 +154,14 @@ class Transactions:
         if transaction.xid:
             self._state.remember_outcome(transaction.key, outcome, self._limits.max_outcomes)
 
-    def _transaction(self, context: Context, name: str) -> Transaction:
+    def _transaction(self, context: ConnectionContext, name: str) -> Transaction:
         transaction = context.transactions.get(name)
         if transaction is None:
             raise CommandError(f"there is no transaction {name}")
         return transaction
 
-    def _plan(self, context: Context, items: list[TransactionItem]) -> list[tuple[TransactionItem, list[Message]]]:
+    def _plan(self, context: ConnectionContext,
+              items: list[TransactionItem]) -> list[tuple[TransactionItem, list[Message]]]:
         """Determine the messages of each item; raises CommandError, before any change, if an item can't be carried
         out."""
         plan: list[tuple[TransactionItem, list[Message]]] = []

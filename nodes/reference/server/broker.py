@@ -39,7 +39,7 @@ from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.option_values import seconds
 from nodes.reference.points import RELEASING, WRITTEN
-from nodes.reference.server.budget import MemoryBudget, Turns
+from nodes.reference.server.budget import HeldMemory, Turns
 from nodes.reference.server.collocated import CollocatedChannel, Thread
 from nodes.reference.server.connections import Connections
 from nodes.reference.server.frames import Greeting
@@ -108,7 +108,7 @@ class ReferenceBroker:
         self.logins: dict[Session, None] = {}
         """Sessions that have not logged in yet, the oldest first."""
         self._seated: dict[Session, None] = {}
-        self.budget = MemoryBudget(self.limits.max_memory, lambda: self.sessions)
+        self.budget = HeldMemory(self.limits.max_memory, lambda: self.sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
         self.connections = Connections(self)
         self.cut_early: list[str | None] = []

@@ -27,7 +27,7 @@ _PAUSE_TURNS = 4
 """Turns of the event loop between large pieces of work, in which small commands that have arrived are done first."""
 
 
-class MemoryBudget:
+class HeldMemory:
     """The bytes that all sessions hold together: unfinished frames, work under way, and waiting output.
 
     While there are more than ``limit``, the session that holds most is ended. A session below its equal share never is:

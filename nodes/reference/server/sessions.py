@@ -13,7 +13,7 @@ from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
 from nodes.reference.server.administration import AdministrationHost, AdministratorRequests
-from nodes.reference.server.budget import MemoryBudget, Turns
+from nodes.reference.server.budget import HeldMemory, Turns
 from nodes.reference.server.flow import Flow
 from nodes.reference.server.frames import FrameError, Greeting
 from nodes.reference.server.guard import TooManyPasscodes
@@ -45,7 +45,7 @@ class SessionHost(LoginHost, AdministrationHost, Protocol):
 
     limits: Limits
     has_topic_manager: bool
-    budget: MemoryBudget
+    budget: HeldMemory
     turns: Turns
     cut_early: list[str | None]
     """Connections of sessions that were ended as silent although the client was heard recently."""

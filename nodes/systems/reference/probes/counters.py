@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.last_values import LastValues
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, Context, Queue, content_bytes
+from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, ConnectionContext, Queue, content_bytes
 from nodes.reference.engine.security import GRANT, PRINCIPAL, Security
 from nodes.reference.engine.server_queues import SERVER_PREFIX, ServerQueues
 from nodes.reference.engine.state import EngineState
@@ -135,7 +135,7 @@ def _of_queue(queue: Queue) -> Iterator[str]:
         yield from _most(f"consumers of {queue.name}", len(queue.subscriptions), 1)
 
 
-def _of_connection(context: Context, limits: Limits) -> Iterator[str]:
+def _of_connection(context: ConnectionContext, limits: Limits) -> Iterator[str]:
     name = f"of connection {context.conn}"
     delivered = [each for subscription in context.subscriptions.values() for each in subscription.unacked.values()]
     yield from _same(f"messages in flight {name}", len(context.inflight), len(delivered))

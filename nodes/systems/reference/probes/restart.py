@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodes.reference.engine.model import Context, Message, Queue, Transaction
+from nodes.reference.engine.model import ConnectionContext, Message, Queue, Transaction
 from nodes.reference.engine.state import EngineState
 
 _MAX_DIFFERENCES_TOLD = 3
@@ -61,7 +61,7 @@ def _message(message: Message) -> tuple[Any, ...]:
             message.branch.id if message.branch is not None else None)
 
 
-def _connection(context: Context) -> tuple[Any, ...]:
+def _connection(context: ConnectionContext) -> tuple[Any, ...]:
     subscriptions = {name: (each.held, each.prefetch, [(place, one.id) for place, one in each.unacked.items()])
                      for name, each in context.subscriptions.items()}
     return (context.held, context.window, context.backlog, list(context.inflight), subscriptions,
