@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from reports.folder import json_lines, mapping, number, sequence
-from reports.replica_logs import Extent, LogEntry, LogPart, contradiction, entry_of, log_at, logs_of
+from reports.replica_logs import Extent, LogPart, ReplicaLogEntry, contradiction, entry_of, log_at, logs_of
 from stormproof.contracts.system import (
     GIVEN,
     GONE,
@@ -80,7 +80,7 @@ class QueueStay:
         return self.start <= time and (self.end is None or self.end > time)
 
     @property
-    def entry(self) -> LogEntry | None:
+    def entry(self) -> ReplicaLogEntry | None:
         """The log entry that contained the message; None for any other place."""
         return entry_of(self.put_token) if self.logged else None
 
