@@ -78,7 +78,7 @@ def _deadlines(system: System) -> list[str]:
 
 _OF_BOUNDS = """# Bounds of time and work
 
-Made by `make docs` from the declarations of the systems (`bounds.py` of each, `stormproof/contracts/bounds.py`).
+Made by `make docs` from the declarations of the systems (`rules/table.py` of each, `stormproof/contracts/bounds.py`).
 
 A system claims bounds as multiples of its settings. `run.json` has the bounds that are claimed for the run, with their
 values (`bounds`). A claimed bound makes the check in the last column decide.

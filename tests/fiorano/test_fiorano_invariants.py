@@ -11,12 +11,12 @@ from nodes.reference.designs.fiorano.repository import RepositoryStamp
 from nodes.reference.designs.fiorano.shared import SharedPair
 from nodes.reference.designs.fiorano.states import ACTIVE, PASSIVE
 from nodes.systems.reference.fiorano.probes import FioranoObserved, GatewayObserved, left_of_database
-from nodes.systems.reference.fiorano.rules.lock_invariants import RemembersWho
-from nodes.systems.reference.fiorano.rules.pair_invariants import (
+from nodes.systems.reference.fiorano.rules.data import (
     AcknowledgedIsStored,
     AloneInItsOwnEpoch,
     ServesWithAllConfirmed,
 )
+from nodes.systems.reference.fiorano.rules.roles import RemembersWho
 
 
 class Server:

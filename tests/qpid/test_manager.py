@@ -31,7 +31,7 @@ from nodes.reference.designs.qpid.manager.report import Report, candidates, may_
 from nodes.reference.replication import links
 from nodes.reference.replication.handshake import Handshake, encode_frame
 from nodes.systems.reference.qpid.probes import ManagerProbe
-from nodes.systems.reference.qpid.rules.manager_invariants import AtOnce
+from nodes.systems.reference.qpid.rules.roles import AtOnce
 from stormproof.contracts.backend import DEAD, RUNNING
 
 # Starts.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.systems.reference.fiorano.rules.draws import CLIENT_ORDER, NEAREST_FIRST
+from nodes.systems.reference.fiorano.rules.table import CLIENT_ORDER, NEAREST_FIRST
 from stormproof.contracts.guarantee import Trial
 
 _ON_BOTH_SIDES = {CLIENT_ORDER: NEAREST_FIRST}

@@ -19,14 +19,8 @@ from nodes.systems.reference.fiorano.cluster import CHANNEL, DATABASE, FioranoCl
 from nodes.systems.reference.fiorano.guarantees import GUARANTEES
 from nodes.systems.reference.fiorano.modes import MODES as COMPARED
 from nodes.systems.reference.fiorano.modes import TRIAL
-from nodes.systems.reference.fiorano.rules.bounds import BOUNDS, WORK
-from nodes.systems.reference.fiorano.rules.deadlines import FIORANO_DEADLINES
-from nodes.systems.reference.fiorano.rules.draws import CLIENT_ORDER, DRAWING, PRIMARY_FIRST
-from nodes.systems.reference.fiorano.rules.invariants import INVARIANTS
-from nodes.systems.reference.fiorano.rules.resting_state import KEEPS
-from nodes.systems.reference.fiorano.rules.state_abstraction import ABSTRACTION
-from nodes.systems.reference.fiorano.rules.states import STATES, disk_writes, grant, role_change, state_transfer
-from nodes.systems.reference.rules.table import Rules
+from nodes.systems.reference.fiorano.rules.states import disk_writes, grant, role_change, state_transfer
+from nodes.systems.reference.fiorano.rules.table import CLIENT_ORDER, PRIMARY_FIRST, RULES
 from nodes.systems.reference.system import (
     ANSWER_PAGE,
     BUG,
@@ -103,7 +97,7 @@ FIORANO = FioranoSystem(
     read_options=_read_options,
     events=LogEvents(role_change, state_transfer, disk_writes, grant=grant),
     commands=COMMANDS,
-    rules=Rules(INVARIANTS, FIORANO_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
+    rules=RULES,
     defaults={CLIENT_ORDER: PRIMARY_FIRST},
     options=(
         Option("mode", MODES[0], "two databases, of which one is replicated to the other, or a shared one", MODES),

@@ -30,14 +30,8 @@ from nodes.systems.reference.qpid.guarantees import COUNTS_ANEW, GUARANTEES
 from nodes.systems.reference.qpid.managers import OUTSIDE
 from nodes.systems.reference.qpid.modes import MODES, TRIAL
 from nodes.systems.reference.qpid.programs import STORE, disaster_nodes, program_roles
-from nodes.systems.reference.qpid.rules.bounds import BOUNDS, WORK
-from nodes.systems.reference.qpid.rules.deadlines import QPID_DEADLINES
-from nodes.systems.reference.qpid.rules.draws import DRAWING
-from nodes.systems.reference.qpid.rules.invariants import INVARIANTS
-from nodes.systems.reference.qpid.rules.resting_state import KEEPS
-from nodes.systems.reference.qpid.rules.state_abstraction import ABSTRACTION
-from nodes.systems.reference.qpid.rules.states import STATES, role_change, state_transfer
-from nodes.systems.reference.rules.table import Rules
+from nodes.systems.reference.qpid.rules.states import role_change, state_transfer
+from nodes.systems.reference.qpid.rules.table import RULES
 from nodes.systems.reference.system import ANSWER_PAGE, BUG, FLOW, MEMORY, LogEvents, ReferenceSystem
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.option import Option
@@ -138,7 +132,7 @@ QPID = QpidSystem(
     read_options=read_options,
     events=LogEvents(role_change, state_transfer),
     commands=COMMANDS,
-    rules=Rules(INVARIANTS, QPID_DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES),
+    rules=RULES,
     options=(
         Option("manager", MANAGERS[0], "the party that starts brokers and promotes one: our manager on each node, a "
                "person, or another manager", MANAGERS),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.fiorano.rules.bounds import TAKEOVER
-from nodes.systems.reference.rules.deadlines import CONNECTIONS, DEADLINES, GREETING, MISDIRECTS
+from collections.abc import Mapping
+
+from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
+TAKEOVER: Mapping[str, float] = {"lease": 3, "heartbeat": 4, "database_timeout": 2}
+"""Upper bound of a takeover: the settings that it depends on, each with its factor."""
 _ODD = ("disk", "clock")
 _STALL = ("packets", "partition", "points")
 """Faults that may stall TCP retransmission for some time after they end."""
 _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",), "start_alone": (False,)}
 _REPLICATED = {**_LOCKED, "mode": ("replicated",)}
 _SHARED = {**_LOCKED, "mode": ("shared",)}
-_TABLE = "Determining which HA to use: bounds.py"
+_TABLE = "Determining which HA to use: BOUNDS"
 
-FIORANO_DEADLINES = (
+DEADLINES = (
     Deadline(
         "undecided",
         {"heartbeat": 1},
@@ -270,8 +273,8 @@ FIORANO_DEADLINES = (
         momentary=True,
     ),
     Deadline("completion", TAKEOVER, 1, _TABLE, _ODD, _REPLICATED, "a command is confirmed within {}", calm=True),
-    GREETING,
-    MISDIRECTS,
-    *DEADLINES,
-    *CONNECTIONS,
+    deadlines.GREETING,
+    deadlines.MISDIRECTS,
+    *deadlines.DEADLINES,
+    *deadlines.CONNECTIONS,
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from nodes.systems.reference.qpid.rules.bounds import FAILOVER
-from nodes.systems.reference.rules.deadlines import DEADLINES, GREETING, MISDIRECTS
+from collections.abc import Mapping
+
+from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
+FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
+                               "catchup_timeout": 1}  # fmt: skip
+"""Upper bound of a failover: the settings that it depends on, each with its factor."""
 _ODD = ("disk", "clock")
 _ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
 """Faults by which all brokers may end: then an administrator chooses the best store."""
@@ -14,7 +18,7 @@ _ATTACHED = {"detection_timeout": 2, "manager_lease": 3}
 _LINKS = ("Links: of two peers one dials the other, in every eighth of detection_timeout; what comes on top is for a "
           "broker that its manager has to start again")
 
-QPID_DEADLINES = (
+DEADLINES = (
     Deadline("link", {"detection_timeout": 2, "manager_lease": 1}, 2.5, _LINKS, _ODD, _OURS,
              "each broker has a link within {}",
              calm=True),
@@ -60,7 +64,7 @@ QPID_DEADLINES = (
         "primary",
         {**FAILOVER, "manager_lease": FAILOVER["manager_lease"] + 10},
         10,
-        "Failover: bounds.py; managers pass over a broker that the last primary noted it would go on without: a person "
+        "Failover: BOUNDS; managers pass over a broker that the last primary noted it would go on without: a person "
         "waits for ten leases, or ten seconds, and takes it",
         _ENDED,
         _OURS,
@@ -142,7 +146,7 @@ QPID_DEADLINES = (
         "completion",
         {**_ATTACHED, "catchup_timeout": 1},
         2,
-        "Replicating browsers: bounds.py",
+        "Replicating browsers: BOUNDS",
         _ODD,
         _OURS,
         "a command is completed within {}",
@@ -322,7 +326,7 @@ QPID_DEADLINES = (
         _OURS,
         "the virtual address is announced within {}",
     ),
-    GREETING,
-    MISDIRECTS,
-    *DEADLINES,
+    deadlines.GREETING,
+    deadlines.MISDIRECTS,
+    *deadlines.DEADLINES,
 )

@@ -1,0 +1,215 @@
+"""Watchers of the data of a FioranoMQ pair: one server's confirmations against the other's repository, and the shared
+database.
+
+A server's disk still counts after its program has ended."""
+
+from __future__ import annotations
+
+from nodes.reference.designs.fiorano.repository import RepositoryStamp
+from nodes.reference.designs.fiorano.states import (
+    ACTIVE,
+    PASSIVE,
+)
+from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
+from nodes.systems.reference.probes.images import Rows, unlike
+from nodes.systems.reference.probes.storage import StorageObserved, StorageProbe
+from stormproof.contracts.invariant import Watcher
+
+
+class _Servers(Watcher):
+    """Tracks the servers, and the stamps of those that have ended."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, FioranoProbe] = {}
+        self._left: dict[str, RepositoryStamp] = {}
+
+    def others(self, node: str) -> list[tuple[str, RepositoryStamp]]:
+        """Return each other server with the stamp of its repository."""
+        found = {**self._left, **{name: program.stamp for name, program in self._programs.items()}}
+        return [(name, stamp) for name, stamp in found.items() if name != node]
+
+    def ended(self, node: str) -> None:
+        """Keep the server's last stamp. It may have ended in the middle of a callback, after the last check: it may
+        then have stored and acknowledged more than that check saw."""
+        if (program := self._programs.pop(node, None)) is not None:
+            self._left[node] = program.stamp
+
+
+class ServesWithAllConfirmed(Watcher):
+    """Tracks the newest change-set that was confirmed to clients, and the last server that began to serve, with its
+    stamp.
+    """
+
+    def __init__(self) -> None:
+        self._newest = (0, 0)
+        self._by = ""
+        self._reign: tuple[int, str, tuple[int, int]] = (0, "", (0, 0))
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that a server that begins to serve has all confirmed change-sets, and that its predecessor then
+        confirms no change-set that it lacks.
+
+        A change-set is identified by its number and the epoch in which it was created."""
+        if now.serves and not (before is not None and before.serves):
+            stamp = program.began
+            mine = (stamp.epoch, stamp.counter)
+            if program.accepts:  # an administrator has accepted the loss
+                self._newest = min(self._newest, mine)
+            if mine < self._newest:
+                return (f"it begins to serve with what there was up to {_told(mine)}, and {self._by} has confirmed "
+                        f"{_told(self._newest)}")
+            self._reign = (now.stamp.epoch, node, mine)
+        if before is None or now.confirmed == before.confirmed or now.confirmed <= self._newest:
+            return ""
+        epoch, since, began = self._reign
+        self._newest, self._by = now.confirmed, node
+        if since not in ("", node) and epoch > now.stamp.epoch and began < now.confirmed:
+            return f"it confirms {_told(now.confirmed)}, and {since} serves since epoch {epoch}, from {_told(began)} on"
+        return ""
+
+
+def _told(stamp: tuple[int, int]) -> str:
+    return f"change {stamp[1]} of epoch {stamp[0]}"
+
+
+class AloneInItsOwnEpoch(_Servers):
+    """Tracks the servers and their stamps."""
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that, where one server may confirm changes that only it has, the other's repository is not whole in the
+        same epoch.
+        """
+        self._programs[node] = program
+        self._left.pop(node, None)
+        for name, stamp in self.others(node):
+            other = self._programs.get(name)
+            if now.stamp.epoch != stamp.epoch:
+                continue
+            if now.alone and stamp.whole:
+                return f"it may confirm alone in epoch {stamp.epoch}, of which the repository of {name} is, too"
+            if other is not None and now.stamp.whole and other.alone:
+                return f"its repository is of epoch {stamp.epoch}, in which {name} may confirm alone"
+        return ""
+
+
+class ConfirmsInItsEpoch(Watcher):
+    """Stateless check of a server's epochs."""
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that changes confirmed without the other server belong to the lock's epoch, which is the repository's
+        epoch, too.
+        """
+        if not now.alone or now.stamp.epoch == now.lock:
+            return ""
+        return f"it may confirm alone in epoch {now.lock}, and its repository is of epoch {now.stamp.epoch}"
+
+
+class RepositoryStampsGrow(Watcher):
+    """Tracks the newest stamp of each whole repository, and the highest requested epoch."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._asked: dict[str, int] = {}
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that stamps and epochs only grow, even across restarts: both are on disk before they count."""
+        stamp = now.stamp
+        mine = (stamp.epoch, stamp.counter)
+        newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)
+        if stamp.asked < asked:
+            return f"it had asked for the lock up to epoch {asked}, and now up to {stamp.asked}"
+        self._asked[node] = stamp.asked
+        if not stamp.whole:
+            return ""
+        if mine < newest:
+            return f"its repository had the stamp {newest}, and now {mine}"
+        self._stamps[node] = mine
+        return ""
+
+
+class AcknowledgedIsStored(_Servers):
+    """Tracks the servers and their stamps."""
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that change-sets that a server believes its standby to have stored are on the standby's disk."""
+        self._programs[node] = program
+        self._left.pop(node, None)
+        if now.stored < 0 or (before is not None and before.stored == now.stored):
+            return ""
+        lacking = [f"{name}, which has those up to {stamp.counter}" for name, stamp in self.others(node)
+                   if stamp.counter < now.stored]
+        return f"it takes changes up to {now.stored} for stored by {lacking[0]}" if lacking else ""
+
+
+class StandbyIsTold(Watcher):
+    """Stateless check of a server after each of its steps."""
+
+    fields = ("untold",)
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that a change-set or a new epoch is sent to the standby in the step in which the repository gets it."""
+        stamp = now.stamp.epoch, now.stamp.counter
+        return f"its repository is at {_told(stamp)}, and its standby was not told" if now.untold else ""
+
+
+class StandbyIsWhole(_Servers):
+    """Tracks the servers and their stamps."""
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that a standby has a whole repository, and that an active server's peer has one."""
+        self._programs[node] = program
+        self._left.pop(node, None)
+        if now.state == PASSIVE and not now.stamp.whole:
+            return "it is PASSIVE, and its repository is in the middle of a synchronisation"
+        if now.state != ACTIVE or (before is not None and before.state == ACTIVE):
+            return ""
+        parts = [name for name, stamp in self.others(node) if not stamp.whole]
+        return f"it is ACTIVE, and the repository of {parts[0]} is in the middle of a synchronisation" if parts else ""
+
+
+class FenceGrows(Watcher):
+    """Tracks the holder of the shared database in each epoch, and the number of its applied commits."""
+
+    def __init__(self) -> None:
+        self._last: StorageObserved | None = None
+
+    def look(self, node: str, program: StorageProbe, now: StorageObserved, before: StorageObserved | None) -> str:
+        """Check that epochs only grow, each with one holder, and so do its commits, even across restarts."""
+        last, self._last = self._last, now
+        if last is None or now.epoch > last.epoch:
+            return ""
+        if (now.epoch, now.holder) == (last.epoch, last.holder) and now.applied >= last.applied:
+            return ""
+        return (f"commit {last.applied} of {last.holder} in epoch {last.epoch} was the last one, and now it is "
+                f"{now.applied} of {now.holder or 'nobody'} in epoch {now.epoch}")
+
+
+class DatabaseHolds(Watcher):
+    """Tracks the service that keeps the shared database."""
+
+    period = 2.0
+
+    def __init__(self) -> None:
+        self._service: StorageProbe | None = None
+
+    def look(self, node: str, program: FioranoProbe | StorageProbe, now: FioranoObserved | StorageObserved,
+             before: FioranoObserved | StorageObserved | None) -> str:  # fmt: skip
+        """Note the service that keeps the database."""
+        if isinstance(program, StorageProbe):
+            self._service = program
+        return ""
+
+    def inspect(self, node: str, program: FioranoProbe | StorageProbe) -> str:
+        """Check that the database has the active server's content if no commit is in flight."""
+        service = self._service
+        if service is None or isinstance(program, StorageProbe) or (found := program.in_database()) is None:
+            return ""
+        at, mine = found
+        known = service.observed()
+        theirs: Rows | None = service.rows() if (known.epoch, known.applied) == at else None
+        return unlike(mine, theirs, (node, "the database")) if theirs is not None else ""
+
+    def ended(self, node: str) -> None:
+        """Forget the service: its content is on disk, and is checked again after its restart."""
+        if self._service is not None and node == self._service.name:
+            self._service = None

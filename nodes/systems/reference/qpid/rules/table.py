@@ -1,0 +1,192 @@
+"""The rules of an active-passive cluster of Qpid brokers with a manager next to each.
+
+The invariants hold at every instant. *The document* is Qpid's "new HA design". It is not a defect that two brokers
+believe for a moment that they are primary: one of them no longer has its manager's permission, and can't confirm
+anything.
+"""
+
+from __future__ import annotations
+
+from nodes.reference.designs.qpid.options import BUILTIN, SYNC
+from nodes.systems.reference.qpid.probes import MANAGER
+from nodes.systems.reference.qpid.rules import data, roles
+from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
+from nodes.systems.reference.qpid.rules.states import STATES
+from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.table import Rules
+from stormproof.contracts.bounds import (
+    BYTES,
+    FRAMES,
+    HEALTHY,
+    KEEPS_ROLES,
+    SERVES,
+    SERVES_WITH_MAJORITY,
+    Bound,
+    WorkBound,
+)
+from stormproof.contracts.draw import Draw, Drawing, Never
+from stormproof.contracts.invariant import BROKER, Invariant
+from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.state_abstraction import Abstraction
+
+_MANAGED = {"manager": (BUILTIN,)}
+_HOT = {**_MANAGED, "standby": ("hot",)}
+_BOTH = (BROKER, MANAGER)
+_PAXOS = "Lamport, The Part-Time Parliament, 1998"
+_LEASES = "Gray and Cheriton 1989; Ongaro's dissertation, 6.4.1; docs/designs/qpid.md: Why there are never two"
+_NOTES = ("docs/designs/qpid.md: a primary that goes on without a backup first has that noted by a majority of "
+          "managers")  # fmt: skip
+_OWN = "docs/designs/qpid.md: the coordinator keeps the primary that there is"
+
+INVARIANTS = (
+    Invariant("one-primary-confirms", "at any instant at most one primary may confirm and deliver",
+              "the document: Failover and Cluster Resource Managers; Gray and Cheriton 1989", roles.OneConfirms,
+              unless=("clock",), where=_MANAGED),
+    Invariant("one-coordinator-a-ballot", "in each ballot one manager coordinates, and each term is of one primary",
+              _PAXOS, roles.OneCoordinatorABallot, unless=("disk",), where=_MANAGED,
+              of=(MANAGER,)),
+    Invariant("records-grow", "what a manager has promised, accepted and done only grows",
+              _PAXOS, roles.RecordsGrow, unless=("disk",), where=_MANAGED,
+              of=(MANAGER,)),
+    Invariant("decisions-stay", "what most managers have accepted is known to whoever coordinates later",
+              _PAXOS, roles.DecisionsStay, unless=("disk",), where=_MANAGED,
+              of=(MANAGER,)),
+    Invariant("one-primary-a-term", "in each of the managers' terms at most one broker is primary",
+              "Raft paper, Figure 3, Election Safety", roles.OnePrimaryATerm, where=_MANAGED),
+    Invariant("states-of-a-broker", "a broker's states follow as the document says; nobody is promoted in catchup",
+              "the document: Broker discovery and lifecycle", roles.StatesByDocument, where=_MANAGED),
+    Invariant("primary-is-dirty", "the store of a broker that is primary is dirty",
+              "the document: Interaction with the store", data.PrimaryIsDirty),
+    Invariant("generations-grow", "the generation in a broker's store only grows, unless that is erased",
+              "Kafka's leader epochs (KIP-101)", data.GenerationsGrow, unless=("disk",),
+              where={**_MANAGED, "store": (SYNC,)}),
+    Invariant("eligible-has-all", "a broker may be promoted that was ready since it last began to catch up",
+              "the document: Broker discovery and lifecycle; requirement Q10", roles.EligibleHasAll,
+              where=_HOT),
+    Invariant("copies-match", "a backup that is ready has each message of its primary, under the same number",
+              "the document: Replicating browsers", data.CopiesMatch, unless=("disk",),
+              where={**_HOT, "as_documented": ("",)}),
+    Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
+              "the document: Replicating configuration, qpid.replicate", data.LevelsKept,
+              where={**_HOT, "as_documented": ("",)}),
+    Invariant("catch-up-window-used", "what a backup lacks is held back only while its window is full",
+              "browsing.py: eight groups may be under way while a backup catches up", data.WindowUsed, where=_MANAGED),
+    Invariant("store-tells", "the store of who is ready, or primary, is dirty, and of that role and generation",
+              "the document: Stored status: clean(UUID)/dirty, primary/backup, generation number", data.StoreTells,
+              where={**_HOT, "as_documented": ("",)}),
+    Invariant("clean-alike", "stores that are clean with the same identifier hold the same",
+              "the document: after clean shutdown all nodes have equivalent stores", data.CleanAlike, unless=("disk",),
+              where={"as_documented": ("",), "standby": ("hot",)}),
+    Invariant("tells-how-it-stands", "what a person, and a manager, is told of a broker is how it stands",
+              "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", roles.BrokerStatusTells),
+    Invariant("elected-by-most", "who coordinates has the promises of most managers, on disk, which heard nobody else",
+              _PAXOS, roles.ElectedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+    Invariant("answers-noted", "a manager remembers when it last backed a primary, also of an earlier term", _LEASES,
+              roles.AnswersNoted, where=_MANAGED, of=_BOTH),
+    Invariant("cleared-when-over", "a primary may start when most have accepted it and earlier leases are over",
+              _LEASES, roles.ClearedWhenOver, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+    Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
+              roles.BackedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+    Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, roles.PrimaryKept, where=_MANAGED,
+              of=_BOTH),
+    Invariant("at-once", "what managers decide, and that a primary has ended, is told and acted upon at once",
+              "manager.py: nobody has to wait for the next heartbeat to know", roles.AtOnce, where=_MANAGED,
+              of=(MANAGER,)),
+    Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
+              _NOTES, data.NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
+    Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
+              _NOTES, data.ConfirmedOrNoted, unless=("disk", "clock"), where={**_HOT, "as_documented": ("",)},
+              of=_BOTH),
+    Invariant("noted-are-not-promoted", "nobody is promoted whom the latest note of most managers names",
+              "docs/designs/qpid.md: nobody whom the latest note names is promoted", data.NotedAreNotPromoted,
+              unless=("disk", "clock"), where=_HOT, of=_BOTH),
+    Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
+              "the document: New backups connecting to primary", data.HasTheirTime,
+              where={**_MANAGED, "as_documented": ("",)}),
+    Invariant("ends-when-not-let", "a broker ends itself when no grant of its manager's runs any more",
+              "docs/designs/qpid.md: a broker that was not let for a lease ends itself", roles.EndsWhenNotLet,
+              where=_MANAGED),
+    Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
+              "the document: generation number, incremented by new primary", data.NewestLeads, unless=("disk", "clock"),
+              where={**_HOT, "store": ("sync",)}),
+    Invariant("may-lead", "only a broker that is eligible, or of a first start, is promoted",
+              "the document: the primary can only be started on nodes where there is a ready backup", roles.MayLead,
+              where=_HOT),
+    STORE_HOLDS,
+    COUNTS_ADD_UP,
+    same_state("of the same generation and group", {**_HOT, "as_documented": ("",)}),
+)  # fmt: skip
+
+_WHY = ("Failover and Cluster Resource Managers: silence is noticed, the old primary's lease ends, managers elect, "
+        "again where votes are split; a broker that a manager has lost is ended within eviction_timeout; completions "
+        "wait catchup_timeout for who is not caught up; the rest is for starts, and clients that come back")
+
+BOUNDS = (
+    # Ten seconds: an administrator may have to choose the best store, and observes the cluster for a while first.
+    Bound(HEALTHY, FAILOVER, 10, _WHY, unless=("disk",), where=_MANAGED),
+    Bound(SERVES, FAILOVER, 10, _WHY, unless=("disk",), where=_MANAGED),
+    Bound(SERVES_WITH_MAJORITY, FAILOVER, 10, _WHY, unless=("disk",), where=_MANAGED, of_use=True),
+    Bound(KEEPS_ROLES, FAILOVER, 10, _WHY, unless=("disk",), where=_MANAGED),
+)
+
+_COPIES = ("Cluster Resource Managers: managers send each other five heartbeats in a manager_lease, and answer; "
+           "backups browse what the primary has, several messages a frame; what is fixed is for failovers and the "
+           "copying that follows")
+
+WORK = (
+    WorkBound(FRAMES, 1.2, {"manager_lease": 35}, 100, _COPIES, ("clock",), _MANAGED),
+    WorkBound(BYTES, 4.5, {"manager_lease": 3000}, 14_000, _COPIES, ("clock",), _MANAGED),
+)
+
+_CONFIGURATION = "queues, exchanges and bindings with their arguments: as many as clients have made"
+
+_BEGINNINGS = "of each queue, where each generation of it began that backups may have to agree on"
+
+KEEPS = (
+    *(Keep(name, _CONFIGURATION, more=150) for name in ("Configuration.", "table qpid_objects", "QueueReplicas.")),
+    *(Keep(name, _BEGINNINGS, more=150) for name in ("Generations.", "table qpid_generations")),
+    *resting_state.ENGINE,
+)
+
+_BY_NAME = "*=messages,*=none"
+"""Everything is replicated, by its name alone; the first pattern that matches applies."""
+
+DRAWING = Drawing(
+    draws=(
+        *draws.FLOW,
+        *draws.MEMORY,
+        draws.PAGES,
+        Draw("detection_timeout", (0.5, 0.5, 2.0), 0.6),
+        Draw("manager_lease", (0.5, 2.0), 0.5),
+        Draw("catchup_timeout", (0.1, 0.3, 1.0, 2.0), 0.6),
+        Draw("eviction_timeout", (2.0, 3.0), 0.7),
+        Draw("catchup_chunk", (100, 2000), 0.4),
+        Draw("sequence_bits", (4, 8), 0.2),
+        Draw("broker_network", ("own",), 0.4),
+        Draw("crash_kind", ("shutdown",), 0.4),
+        Draw("person", ("copies",), 0.5),
+        Draw("store_errors", ("carry-on",), 0.3),
+        Draw("patterns", (_BY_NAME,), 0.2),
+        Draw("replicate", ("none",), 1.0, {"patterns": _BY_NAME}),
+        Draw("virtual_address", ("auto",), 0.25),
+        Draw("clients_find", ("both",), 1.0, {"virtual_address": "auto"}),
+        Draw("membership_kind", ("remove",), 1.0),
+    ),
+    nodes=(3, 3, 3, 4, 5),
+    timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
+    never=(
+        Never("hardly a client would be beside the primary", {"connect": ("home",)},
+              ("consume-last", "offline-send", "queue")),
+        draws.ONE_ASKS,
+    ),
+)
+
+ABSTRACTION = Abstraction(
+    changes=("state", "term", "confirms", "store", "generation"),
+    kept=("state", "confirms", "store"),
+    present=("term",),
+    behind=("term", "generation"),
+)
+
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
