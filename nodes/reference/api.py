@@ -402,16 +402,6 @@ class Broker(Protocol):
     def drop_clients(self, reason: str) -> None:
         """End all ordinary client sessions with an ERROR (this node no longer serves)."""
 
-    # Until icestorm's probe uses BrokerProbe.
-
-    def miscounted(self) -> str:
-        """Describe a counter that is wrong or exceeds a limit."""
-        ...
-
-    def pending(self) -> Pending:
-        """Return the work that clients here wait for, or that a component has yet to do for them."""
-        ...
-
 
 class Design(Protocol):
     """The part that decides which node serves, how state is replicated, and when a client gets its receipt.

@@ -19,13 +19,14 @@ from nodes.reference import wire
 from nodes.reference.api import Config
 from nodes.reference.designs.icestorm import design
 from nodes.reference.designs.icestorm.decisions import ELECTION, INACTIVE, NORMAL, REORGANIZATION, follows
-from nodes.reference.designs.icestorm.delivery import EventDelivery, PublishedEvent, SubscriberOutbox
+from nodes.reference.designs.icestorm.delivery import PublishedEvent, SubscriberOutbox
 from nodes.reference.designs.icestorm.design import IceStormDesign
 from nodes.reference.designs.icestorm.election import InvitationElection
 from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
-from nodes.reference.designs.icestorm.topics import ORDERED, ReplicatedTopic, TopicDatabase, TopicSubscriber
+from nodes.reference.designs.icestorm.topics import ORDERED, ReplicatedTopic, TopicSubscriber
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.icestorm.probes import questions_of, step_of, unlike_tables, wrong_counts
 from stormproof.contracts.invariant import INVARIANTS
 from stormproof.run_folder import read_run
 from tests.breaking import later
@@ -61,13 +62,13 @@ def test_questions_say_what_they_wait_for() -> None:
             peers.ask("n1", "promised"), peers.ask("n1", "database", "g", timeout=9.0),
             peers.ask("n1", "request", [], patient=True), peers.ask_all(["n2"], "promised"))]
         await asyncio.sleep(0.001)
-        assert peers.pending() == {"question": [("n1", 1), ("n2", 4)], "long-question": [("n1", 2)], "round": [1]}
-        peers._broken["n1"] += 1
-        assert peers.pending()["lost-question"] == [("n1", 1), ("n1", 2), ("n1", 3)], "the link is another"
+        assert questions_of(peers) == {"question": [("n1", 1), ("n2", 4)], "long-question": [("n1", 2)], "round": [1]}
+        peers.broken["n1"] += 1
+        assert questions_of(peers)["lost-question"] == [("n1", 1), ("n1", 2), ("n1", 3)], "the link is another"
         peers.link_down("n1")
         peers.frames("n2", [["answer", 4, 7]])
         await asyncio.wait(asking)
-        assert peers.pending() == {} and peers.failures() == {"n1": 3, "n2": 0}
+        assert questions_of(peers) == {} and peers.failures() == {"n1": 3, "n2": 0}
         assert all(isinstance(task.exception(), PeerFailed) for task in asking[:3])
 
     asyncio.run(ask())
@@ -81,7 +82,7 @@ def test_a_peer_that_has_answered_what_was_asked_later_is_not_dead(later: bool) 
         await asyncio.sleep(0.001)
         peers.frames("n1", [["answer", 2 if later else 1, 7]])
         await asyncio.wait(asking)
-        assert peers.pending().get("cut-alive", []) == ([("n1", "promised")] if later else [])
+        assert questions_of(peers).get("cut-alive", []) == ([("n1", "promised")] if later else [])
 
     asyncio.run(ask())
 
@@ -118,48 +119,51 @@ def test_events_say_what_they_wait_for() -> None:
         writer = SimpleNamespace(write=sent.append, transport=SimpleNamespace(abort=lambda: None))
         subscriber = TopicSubscriber("s", "127.0.0.1:9", -1, ORDERED, "64.1")
         outbox = SubscriberOutbox(runtime, IceStormOptions(retry_interval=9.0), subscriber, lambda: None, None)
-        assert outbox.pending() is None
+        assert step_of(outbox) is None
         for number in (1, 2):
             outbox.add(PublishedEvent(number, "n1", "t", {}, b"x"))
-        assert outbox.pending() == ("retry", 0)
+        assert step_of(outbox) == ("retry", 0)
         await asyncio.sleep(0.001)
-        assert outbox.pending() == ("connecting", 1)
+        assert step_of(outbox) == ("connecting", 1)
         taken.set_result((reader, writer))
         await asyncio.sleep(0.001)
-        assert outbox.pending() == ("unacknowledged", 1, "1") and len(sent) == outbox.most == 1
+        assert step_of(outbox) == ("unacknowledged", 1, "1") and len(sent) == outbox.most == 1
         outbox._taken.append(1)
         assert outbox.again == 0, "until it is sent"
-        flying = dict(outbox._flying)
-        outbox._flying.clear()
-        assert outbox.pending() == ("delivery", 1, 2), "there is room, and nobody has seen that yet"
-        outbox._flying.update(flying)
+        flying = dict(outbox.in_flight)
+        outbox.in_flight.clear()
+        assert step_of(outbox) == ("delivery", 1, 2), "there is room, and nobody has seen that yet"
+        outbox.in_flight.update(flying)
         reader.feed_eof()
         await asyncio.sleep(0.001)
-        assert outbox.pending() == ("retry", 1) and outbox.again == 0
+        assert step_of(outbox) == ("retry", 1) and outbox.again == 0
         outbox.add(PublishedEvent(2, "n1", "t", {}, b"x"))
         assert outbox.again == 1, "it was there before"
         outbox.stop()
         await asyncio.sleep(0.001)
-        assert outbox.pending() == ("removal", "64.1")
+        assert step_of(outbox) == ("removal", "64.1")
 
     asyncio.run(deliver())
 
 
 def test_an_ordered_subscriber_that_gets_several_at_once_is_miscounted() -> None:
-    outbox: Any = SimpleNamespace(counted=0, there=0, most=2, again=0, unqueued=0, queued=0,
+    def wrong() -> str:
+        return next(wrong_counts(delivery, max_waiting=3), "")
+
+    outbox: Any = SimpleNamespace(waiting_bytes=0, most=2, again=0, unqueued=0, queue=[], window=1,
                                   subscriber=TopicSubscriber("s", "", 0, ORDERED))
-    delivery: Any = SimpleNamespace(_outboxes={("t", "s"): outbox}, _options=IceStormOptions(max_waiting=3))
-    assert "2 at once" in EventDelivery.miscounted(delivery)
+    delivery: Any = SimpleNamespace(outboxes={("t", "s"): outbox})
+    assert "2 at once" in wrong()
     outbox.most = 1
-    assert EventDelivery.miscounted(delivery) == ""
+    assert wrong() == ""
     outbox.again = 1
-    assert "again" in EventDelivery.miscounted(delivery)
-    outbox.again, outbox.queued = 0, 19
-    assert EventDelivery.miscounted(delivery) == ""
-    outbox.queued = 20
-    assert "20 wait" in EventDelivery.miscounted(delivery)
-    outbox.queued, outbox.unqueued = 0, 1
-    assert "1 were dropped" in EventDelivery.miscounted(delivery)
+    assert "again" in wrong()
+    outbox.again, outbox.queue = 0, [SimpleNamespace(body=b"")] * 19
+    assert wrong() == ""
+    outbox.queue = [SimpleNamespace(body=b"")] * 20
+    assert "20 wait" in wrong()
+    outbox.queue, outbox.unqueued = [], 1
+    assert "1 were dropped" in wrong()
 
 
 @pytest.mark.parametrize(("before", "after", "right"), [
@@ -219,8 +223,8 @@ def takes_events_at_any_time(patch: Patch) -> None:
 
 def waits_for_ever(patch: Patch) -> None:
     async def wait(self: IceStormDesign) -> None:
-        while self._election.state != NORMAL:
-            self._blocked += 1
+        while self.election.state != NORMAL:
+            self.blocked += 1
             await asyncio.sleep(1e6)
 
     patch.setattr(IceStormDesign, "_until_active", wait)
@@ -258,7 +262,7 @@ def never_merges_again(patch: Patch) -> None:
 def deaf_to_the_end(patch: Patch) -> None:
     """Whoever waits for an answer does not notice that the link is broken."""
     def down(self: Peers, peer: str) -> None:
-        self._broken[peer] += 1
+        self.broken[peer] += 1
 
     patch.setattr(Peers, "link_down", down)
 
@@ -329,11 +333,11 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
 
 def test_promise_and_stamp_are_compared_with_the_store() -> None:
     rows = [(b"",)]
-    sql = SimpleNamespace(execute=lambda statement: rows if "meta" in statement else [])
-    database: Any = SimpleNamespace(topics=dict[str, ReplicatedTopic](), promised=5, stamp=(1, 2, 0.0), _sql=sql)
+    sql: Any = SimpleNamespace(execute=lambda statement: rows if "meta" in statement else [])
+    database: Any = SimpleNamespace(topics=dict[str, ReplicatedTopic](), promised=5, stamp=(1, 2, 0.0))
     rows[:] = [(wire.encode([5, 1, 2, 0.0]),)]
-    assert TopicDatabase.unlike_store(database) == ""
+    assert unlike_tables(database, sql) == ""
     rows[:] = [(wire.encode([4, 1, 2, 0.0]),)]
-    assert "promise and stamp" in TopicDatabase.unlike_store(database)
+    assert "promise and stamp" in unlike_tables(database, sql)
     rows.clear()
-    assert "promise and stamp" in TopicDatabase.unlike_store(database)
+    assert "promise and stamp" in unlike_tables(database, sql)

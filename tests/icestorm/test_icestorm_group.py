@@ -22,6 +22,7 @@ from nodes.reference.designs.icestorm.peers import PeerFailed, Peers
 from nodes.reference.designs.icestorm.requests import Request
 from nodes.reference.replication.handshake import LinkError
 from nodes.systems.catalog import SYSTEMS
+from nodes.systems.reference.icestorm.probes import awaited_by
 from stormproof.contracts.cluster import MAIN
 
 
@@ -398,7 +399,7 @@ def test_who_is_brought_by_another_is_awaited_though_its_own_invitation_comes_se
         merging = asyncio.create_task(election._merge(["n1", "n2"]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert (election.state, election.awaited) == ("election", ["n1"])
+        assert (election.state, awaited_by(election)) == ("election", ["n1"])
         merging.cancel()
 
     asyncio.run(invite())

@@ -260,7 +260,7 @@ def busy_as_idle(patch: Patch) -> None:
     async def close(self: IceStormDesign) -> None:
         while True:
             await asyncio.sleep(0.05)
-            for client in [each for each in self._clients.values() if each.busy]:
+            for client in [each for each in self.clients.values() if each.busy]:
                 self._forget(client, IDLE)
 
     patch.setattr(IceStormDesign, "_close_idle", close)

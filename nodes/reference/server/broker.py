@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from nodes.reference.api import (
     Effect,
     Growing,
     Opened,
-    Pending,
     Refused,
     Runtime,
     Waiting,
@@ -266,21 +264,6 @@ class ReferenceBroker:
         for session in list(self.sessions):
             if not session.admin:
                 session.depose(reason, headers)
-
-    # Until icestorm's probe uses BrokerProbe.
-
-    def pending(self) -> Pending:
-        """Return the work that clients here wait for, or that a component has yet to do for them."""
-        return self._probe().pending()  # type: ignore[no-any-return]
-
-    def miscounted(self) -> str:
-        """Describe a counter that is wrong or exceeds a limit."""
-        return self._probe().miscounted()  # type: ignore[no-any-return]
-
-    def _probe(self) -> Any:
-        if not hasattr(self, "_probed"):
-            self._probed = importlib.import_module("nodes.systems.reference.probes.broker").BrokerProbe(self)
-        return self._probed
 
     # For sessions.
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nodes import stomp
-from nodes.reference.api import Config, MessageNotes, Pending, Runtime
+from nodes.reference.api import Config, MessageNotes, Runtime
 from nodes.reference.designs.icestorm.options import DISCARDED, IceStormOptions
 from nodes.reference.designs.icestorm.topics import ORDERED, TopicDatabase, TopicSubscriber
 from nodes.reference.engine.trace import name_of
@@ -23,11 +23,11 @@ from nodes.timeouts import within
 COST = "x-cost"
 MAX_WAITING_BYTES = 64 << 20
 """Upper bound of the bytes of event bodies that wait for one subscriber."""
-_WINDOW = 16
+WINDOW = 16
 _READ = 1 << 16
-_REMEMBERED = 2 * _WINDOW
+_REMEMBERED = 2 * WINDOW
 """The number of acknowledged events per subscriber that are remembered."""
-_RESTS, _CONNECTS, _DELIVERS = "rests", "connects", "delivers"
+RESTS, CONNECTS, _DELIVERS = "rests", "connects", "delivers"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class EventDelivery:
         self._database = database
         self._failed = failed
         self._notes = notes
-        self._outboxes: dict[tuple[str, str], SubscriberOutbox] = {}
+        self.outboxes: dict[tuple[str, str], SubscriberOutbox] = {}
         self._events = 0
 
     def publish(self, topic: str, headers: Mapping[str, str], body: bytes) -> None:
@@ -81,62 +81,32 @@ class EventDelivery:
 
     def forget_gone(self) -> None:
         """Drop the waiting events of former subscribers."""
-        for (topic, ident), outbox in list(self._outboxes.items()):
+        for (topic, ident), outbox in list(self.outboxes.items()):
             known = self._database.topics.get(topic)
             if known is None or known.subscribers.get(ident) != outbox.subscriber:
                 outbox.stop()
-                del self._outboxes[(topic, ident)]
-
-    def unlike_store(self) -> str:
-        """Describe events that wait for subscribers missing in the database; empty if there are none."""
-        topics = self._database.topics
-        strangers = [key for key, outbox in self._outboxes.items()
-                     if key[0] not in topics or topics[key[0]].subscribers.get(key[1]) != outbox.subscriber]
-        return f"outboxes: {strangers[:3]} are no subscribers" if strangers else ""
-
-    def miscounted(self) -> str:
-        """Describe the first wrong counter, or the first broken limit; empty if there is none."""
-        wrong = [f"bytes that wait for {ident}: {outbox.counted} are counted, and there are {outbox.there}"
-                 for (_, ident), outbox in self._outboxes.items() if outbox.counted != outbox.there]
-        wrong += [f"events under way to {ident}: {outbox.most} at once, and it is {outbox.subscriber.reliability}"
-                  for (_, ident), outbox in self._outboxes.items()
-                  if outbox.most > (1 if outbox.subscriber.reliability == ORDERED else _WINDOW)]
-        wrong += [f"events for {ident}: {outbox.again} were there again"
-                  for (_, ident), outbox in self._outboxes.items() if outbox.again]
-        # Events that return from a failed connection wait in addition.
-        most = self._options.max_waiting + _WINDOW
-        wrong += [f"events for {ident}: {outbox.queued} wait, and {outbox.unqueued} were dropped as they came"
-                  for (_, ident), outbox in self._outboxes.items() if outbox.unqueued or outbox.queued > most]
-        return next(iter(wrong), "")
-
-    def pending(self) -> Pending:
-        """Return pending work for subscribers: the next attempt, sends that have room, and acknowledgements."""
-        found: dict[str, list[Hashable]] = {}
-        for (topic, ident), outbox in self._outboxes.items():
-            if (what := outbox.pending()) is not None:
-                found.setdefault(what[0], []).append((topic, ident, *what[1:]))
-        return found
+                del self.outboxes[(topic, ident)]
 
     def waiting(self) -> dict[str, int]:
         """Return subscriber -> the number of events not yet delivered to it; every subscriber is listed."""
         counts = {ident: 0 for topic in self._database.topics.values() for ident in topic.subscribers}
-        for (_, ident), outbox in self._outboxes.items():
+        for (_, ident), outbox in self.outboxes.items():
             counts[ident] = counts.get(ident, 0) + outbox.waiting
         return counts
 
     def stop(self) -> None:
         """Stop all deliveries."""
-        for outbox in self._outboxes.values():
+        for outbox in self.outboxes.values():
             outbox.stop()
 
     def _outbox(self, topic: str, subscriber: TopicSubscriber) -> SubscriberOutbox:
-        outbox = self._outboxes.get((topic, subscriber.ident))
+        outbox = self.outboxes.get((topic, subscriber.ident))
         if outbox is None or outbox.subscriber != subscriber:
             if outbox is not None:
                 outbox.stop()
             outbox = SubscriberOutbox(self._runtime, self._options, subscriber, lambda: self._failed(topic, subscriber),
                             self._notes)
-            self._outboxes[(topic, subscriber.ident)] = outbox
+            self.outboxes[(topic, subscriber.ident)] = outbox
         return outbox
 
 
@@ -150,11 +120,11 @@ class SubscriberOutbox:
         self._runtime = runtime
         self._options = options
         self._failed = failed
-        self._queue: deque[PublishedEvent] = deque()
-        self._bytes = 0
-        self._flying: dict[str, tuple[PublishedEvent, float]] = {}
+        self.queue: deque[PublishedEvent] = deque()
+        self.waiting_bytes = 0
+        self.in_flight: dict[str, tuple[PublishedEvent, float]] = {}
         self._attempts = 0
-        self._tries, self._phase = 0, _RESTS
+        self.tries, self.phase = 0, RESTS
         """The number of connection attempts, and the present phase."""
         self.again = 0
         """Events that arrived twice, or were resent after the subscriber had acknowledged them; must stay 0."""
@@ -165,67 +135,40 @@ class SubscriberOutbox:
         self.most = 0
         """The maximum number of events in flight at once."""
         self._moved = asyncio.Event()
-        self._window = 1 if subscriber.reliability == ORDERED else _WINDOW
-        self._task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
-
-    @property
-    def counted(self) -> int:
-        """The bytes of the waiting events, according to the running count."""
-        return self._bytes
-
-    @property
-    def queued(self) -> int:
-        """The number of events that wait and are not in flight."""
-        return len(self._queue)
-
-    @property
-    def there(self) -> int:
-        """The bytes of the waiting events, recounted."""
-        return sum(len(event.body) for event in self._queue)
-
-    def pending(self) -> tuple[str, *tuple[Hashable, ...]] | None:
-        """Return the deadline to keep, and values that distinguish this step from the next; None without work to do."""
-        if self._task.done():
-            return "removal", self.subscriber.since
-        if self._phase == _CONNECTS:
-            return "connecting", self._tries
-        if self._phase == _RESTS:
-            return ("retry", self._tries) if self._queue else None
-        if self._queue and len(self._flying) < self._window:
-            return "delivery", self._tries, self._queue[0].number
-        return ("unacknowledged", self._tries, next(iter(self._flying))) if self._flying else None
+        self.window = 1 if subscriber.reliability == ORDERED else WINDOW
+        self.task = runtime.spawn(self._run(), f"delivery to {subscriber.ident}")
 
     @property
     def waiting(self) -> int:
         """The number of events that the subscriber has not acknowledged."""
-        return len(self._queue) + len(self._flying)
+        return len(self.queue) + len(self.in_flight)
 
     def add(self, event: PublishedEvent) -> None:
         """Queue an event; the oldest waiting ones are dropped when there are far too many."""
-        if self._task.done():
+        if self.task.done():
             return  # its attempts are used up, and it will be removed
         self.again += event.number <= self._last
         self._last = event.number
-        self._queue.append(event)
+        self.queue.append(event)
         self._note("put", "send", event)
-        self._bytes += len(event.body)
+        self.waiting_bytes += len(event.body)
         most = self._options.max_waiting
-        while len(self._queue) > most or (self._bytes > MAX_WAITING_BYTES and len(self._queue) > 1):
-            dropped = self._queue.popleft()
-            self._bytes -= len(dropped.body)
+        while len(self.queue) > most or (self.waiting_bytes > MAX_WAITING_BYTES and len(self.queue) > 1):
+            dropped = self.queue.popleft()
+            self.waiting_bytes -= len(dropped.body)
             self._note("gone", "dropped: too many wait", dropped)
             self._runtime.log("event dropped", level="warning", subscriber=self.subscriber.ident)
-        self.unqueued += self._queue[-1] is not event
+        self.unqueued += self.queue[-1] is not event
         self._moved.set()
 
     def stop(self) -> None:
         """Stop delivering."""
-        self._note("gone", "no longer subscribed here", *self._queue, *(event for event, _ in self._flying.values()))
-        self._task.cancel()
+        self._note("gone", "no longer subscribed here", *self.queue, *(event for event, _ in self.in_flight.values()))
+        self.task.cancel()
 
     async def _run(self) -> None:
         while True:
-            while not self._queue:
+            while not self.queue:
                 self._moved.clear()
                 await self._moved.wait()
             try:
@@ -244,19 +187,19 @@ class SubscriberOutbox:
 
     def _take_back(self) -> None:
         """Put the events in flight back to the front of the queue."""
-        failed = [event for event, _ in self._flying.values()]
-        self._flying.clear()
-        self._bytes += sum(len(event.body) for event in failed)
-        self._queue.extendleft(reversed(failed))
+        failed = [event for event, _ in self.in_flight.values()]
+        self.in_flight.clear()
+        self.waiting_bytes += sum(len(event.body) for event in failed)
+        self.queue.extendleft(reversed(failed))
         if self._notes is not None:
             for event in failed:
-                before = self._queue.index(event)
+                before = self.queue.index(event)
                 self._note("gone", "undelivered", event)
-                self._note("put", f"retry behind {before} of {len(self._queue) - 1}", event)
+                self._note("put", f"retry behind {before} of {len(self.queue) - 1}", event)
         if self._options.offline_events == DISCARDED:
-            self._note("gone", "discarded: the subscriber could not be reached", *self._queue)
-            self._queue.clear()
-            self._bytes = 0
+            self._note("gone", "discarded: the subscriber could not be reached", *self.queue)
+            self.queue.clear()
+            self.waiting_bytes = 0
 
     def _note(self, what: str, reason: str, *events: PublishedEvent) -> None:
         if self._notes is not None:
@@ -267,43 +210,43 @@ class SubscriberOutbox:
     async def _connection(self) -> None:
         """Connect and deliver until it fails."""
         host, _, port = self.subscriber.endpoint.rpartition(":")
-        self._tries, self._phase = self._tries + 1, _CONNECTS
+        self.tries, self.phase = self.tries + 1, CONNECTS
         try:
             async with within(self._options.delivery_timeout):
                 reader, writer = await self._runtime.connect(host.strip("[]"), int(port))
         except BaseException:
-            self._phase = _RESTS
+            self.phase = RESTS
             raise
-        self._phase = _DELIVERS
+        self.phase = _DELIVERS
         parser = stomp.Parser()
         reading: asyncio.Future[bytes] | None = None
         try:
             while True:
-                while self._queue and len(self._flying) < self._window:
-                    event = self._queue.popleft()
-                    self._bytes -= len(event.body)
+                while self.queue and len(self.in_flight) < self.window:
+                    event = self.queue.popleft()
+                    self.waiting_bytes -= len(event.body)
                     self.again += event.number in self._taken
-                    self._flying[str(event.number)] = (event, self._runtime.now())
+                    self.in_flight[str(event.number)] = (event, self._runtime.now())
                     writer.write(event.frame(self.subscriber.ident))
-                self.most = max(self.most, len(self._flying))
+                self.most = max(self.most, len(self.in_flight))
                 if reading is None:
                     reading = asyncio.ensure_future(reader.read(_READ))
                 await self._something(reading)
                 if not reading.done():
                     continue
-                if not self._flying and (reading.exception() is not None or not reading.result()):
+                if not self.in_flight and (reading.exception() is not None or not reading.result()):
                     raise _Quiet
                 if not reading.result():
                     raise EOFError("closed by the subscriber")
                 for frame in parser.feed(reading.result()):
-                    flown = self._flying.pop(frame.headers.get("id", ""), None) if isinstance(frame, Frame) else None
+                    flown = self.in_flight.pop(frame.headers.get("id", ""), None) if isinstance(frame, Frame) else None
                     if flown is not None:
                         self._note("gone", "ack", flown[0])
                         self._taken.append(flown[0].number)
                         self._attempts = 0
                 reading = None
         finally:
-            self._phase = _RESTS
+            self.phase = RESTS
             if reading is not None:
                 reading.cancel()
             writer.transport.abort()
@@ -316,10 +259,10 @@ class SubscriberOutbox:
         """
         self._moved.clear()
         moved = asyncio.ensure_future(self._moved.wait())
-        awaited = (reading, moved) if len(self._flying) < self._window else (reading,)
+        awaited = (reading, moved) if len(self.in_flight) < self.window else (reading,)
         patience = None
-        if self._flying:
-            _, oldest = next(iter(self._flying.values()))
+        if self.in_flight:
+            _, oldest = next(iter(self.in_flight.values()))
             patience = max(oldest + self._options.delivery_timeout - self._runtime.now(), 0.0)
         try:
             done, _ = await asyncio.wait(awaited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from nodes.reference.api import Broker, Pending
+from nodes.reference.api import Broker
 from nodes.reference.designs.icestorm.decisions import (
     ELECTION,
     INACTIVE,
@@ -76,24 +76,24 @@ class InvitationElection:
         self._database = database
         self._peers = peers
         self._changed = changed
-        self._issued: dict[str, None] = {}
+        self.issued: dict[str, None] = {}
         self._brought: dict[str, None] = {}
         """The replicas that members of the new group bring along; some of them may also have been invited directly."""
         self._seen_by: dict[str, int] = {}
-        self._merge_due: tuple[str, float] | None = None
-        self._highest = 0
+        self.merge_due: tuple[str, float] | None = None
+        self.highest = 0
         """The highest priority among the coordinators that were found when the merge delay was set."""
         self._accepted: asyncio.Event = asyncio.Event()
         self._deadline = 0.0
-        self._invites = False
+        self.invites = False
         """Whether answers to invitations are outstanding."""
         self.entered = self.lasted = 0.0
         """The time at which this replica entered its state, and the duration of the previous state."""
         self.passed_on: tuple[str, tuple[str, ...]] = ("", ())
         """The group whose invitation it last accepted, and the members that it has brought along."""
-        self._refused = ""
+        self.refused = ""
         """The group whose coordinator did not count this replica's acceptance."""
-        self._checks = False
+        self.checks = False
         self.astray: list[tuple[str, str]] = []
         """State changes that no procedure allows."""
         self._task: asyncio.Task[None] | None = None
@@ -112,16 +112,6 @@ class InvitationElection:
     def needed(self) -> int:
         """The minimum number of replicas that may confirm a change."""
         return majority(len(self.replicas))
-
-    @property
-    def invited_here(self) -> list[str]:
-        """The replicas that this coordinator has invited, directly or through others, and that have not refused."""
-        return list(self._issued)
-
-    @property
-    def awaited(self) -> list[str]:
-        """The replicas that took this coordinator's invitation, and have not accepted yet."""
-        return [] if self._invites else [name for name in self._issued if name not in self.up]
 
     def start(self) -> None:
         """Begin as a group of one."""
@@ -150,19 +140,6 @@ class InvitationElection:
         self._runtime.point(DROPPED)
         if self.state == NORMAL and 1 + len(self.up) < self.needed:
             self.recover("the majority is lost")
-
-    def pending(self) -> Pending:
-        """Return pending work: the election under way, or the merge that this coordinator must begin."""
-        astray: Pending = {"astray": list(self.astray)} if self.astray else {}
-        if self.state in (ELECTION, REORGANIZATION):
-            if self.group == self._refused or (self.leads and not self._checks):
-                astray = {**astray, "forsaken": [self.group]}
-            answered = self.state == ELECTION and self.leads and all(name in self.up for name in self._issued)
-            return {**astray, "election": [(self.state, self.group)],
-                    **({"answered": [self.group]} if answered else {})}
-        if self._merge_due is None or self._merge_due[0] != self.group:
-            return astray
-        return {**astray, "merge" if self.ident > self._highest else "later-merge": [self.group]}
 
     # Questions of other replicas.
 
@@ -196,10 +173,10 @@ class InvitationElection:
             return False
         self.up[peer] = None
         self._brought.update(dict.fromkeys(name for name in passed_on if name != self.name))
-        self._issued.update(self._brought)
+        self.issued.update(self._brought)
         self._seen_by[peer] = max_seen
         self._runtime.point(ACCEPTED)
-        if all(name in self.up for name in self._issued):
+        if all(name in self.up for name in self.issued):
             self._accepted.set()
         return True
 
@@ -279,9 +256,9 @@ class InvitationElection:
                 if self._runtime.now() >= self._deadline:
                     self.recover("the election does not end")
             elif self.leads:
-                self._checks = True
+                self.checks = True
                 await self._check()
-                self._checks = False
+                self.checks = False
             else:
                 await self._ask_coordinator()
 
@@ -309,7 +286,7 @@ class InvitationElection:
         answers = await self._peers.ask_all(others, "are-you-coordinator")
         coordinators = [name for name in others if answers.get(name)]
         if not coordinators:
-            self._merge_due = None
+            self.merge_due = None
             return
         if self.group != group or not self.leads or self.state not in (INACTIVE, NORMAL):
             return
@@ -319,21 +296,21 @@ class InvitationElection:
     def _may_merge(self, highest: int) -> bool:
         """Tell whether this coordinator, which has found others, has left those of higher priority enough time."""
         now = self._runtime.now()
-        if self._merge_due is None or self._merge_due[0] != self.group:
-            self._highest = highest
+        if self.merge_due is None or self.merge_due[0] != self.group:
+            self.highest = highest
             delay = merge_delay(self.ident, highest, len(self.replicas), self._options.election_timeout)
-            self._merge_due = (self.group, now + delay)
-        return now >= self._merge_due[1]
+            self.merge_due = (self.group, now + delay)
+        return now >= self.merge_due[1]
 
     async def _merge(self, coordinators: list[str]) -> None:
         """Form a new group of this one's members and those of the other coordinators (procedure Merge)."""
         invited = [*coordinators, *self.up]
         group = self._new_group()
         self.up = {}
-        self._issued, self._brought = dict.fromkeys(invited), {}
+        self.issued, self._brought = dict.fromkeys(invited), {}
         self._seen_by = {}
         self._accepted = asyncio.Event()
-        self._invites = True
+        self.invites = True
         self._enter(ELECTION, self.name, group, f"inviting {','.join(invited)}")
         self._runtime.point(INVITING)
         taken = await self._peers.ask_all(invited, "invitation", self.name, group)
@@ -341,9 +318,9 @@ class InvitationElection:
             return
         for name in invited:
             if not taken.get(name) and name not in self._brought:  # a brought one refuses: it is in the group already
-                self._issued.pop(name, None)
-        self._invites = False
-        if any(name not in self.up for name in self._issued):
+                self.issued.pop(name, None)
+        self.invites = False
+        if any(name not in self.up for name in self.issued):
             with suppress(TimeoutError):
                 async with within(self._options.election_timeout):
                     await self._accepted.wait()
@@ -364,7 +341,7 @@ class InvitationElection:
             agreed = await self._peers.ask(inviter, "accept", group, passed_on, self.max_seen)
         except PeerFailed:
             agreed = False
-        self._refused = group if not agreed else ""
+        self.refused = group if not agreed else ""
         if not agreed and self.state == REORGANIZATION and self.group == group:
             self.recover(f"{inviter} withdrew its invitation")
 

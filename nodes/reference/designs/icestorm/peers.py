@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.reference.api import Broker, Pending
+from nodes.reference.api import Broker
 from nodes.reference.designs.icestorm.options import IceStormOptions
 from nodes.reference.designs.icestorm.requests import is_answer, is_request
 from nodes.reference.designs.icestorm.topics import is_change, is_dump
@@ -106,18 +106,18 @@ class Peers:
         self._number = 0
         self._runtime = broker.runtime
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
-        self._asked: dict[int, _Asked] = {}
+        self.open_questions: dict[int, _Asked] = {}
         self._round = 0
-        self._rounds: dict[int, None] = {}
+        self.rounds: dict[int, None] = {}
         """Rounds of questions to several peers that are under way."""
         self._times = dict.fromkeys(QUESTIONS, float("-inf"))
         """The time at which each question was last asked."""
         self._failures = dict.fromkeys(self.names, 0)
         self._latest = dict.fromkeys(self.names, 0)
         """The number of the last question that each peer has answered."""
-        self._cut_alive: list[tuple[str, str]] = []
+        self.cut_alive: list[tuple[str, str]] = []
         """Peers whose link was cut for a missing answer although they had answered a later question."""
-        self._broken = dict.fromkeys(self.names, 0)
+        self.broken = dict.fromkeys(self.names, 0)
         self._unanswered: dict[str, int] = {}
         """Peers that did not answer in time, each with the number of links to it that had broken by then."""
         # Silence proves nothing here: a replica counts as failed only if it does not answer a question.
@@ -136,7 +136,7 @@ class Peers:
     def linked(self) -> dict[str, int]:
         """Return the replicas to which there is a link, each with the number of links that have broken before."""
         missing = self._links.missing()
-        return {name: self._broken[name] for name in self.names if name not in missing}
+        return {name: self.broken[name] for name in self.names if name not in missing}
 
     def silent(self) -> list[str]:
         """Return the replicas that did not answer in time on a link that still exists."""
@@ -149,19 +149,6 @@ class Peers:
     def asked(self, question: str) -> float:
         """Return the time at which this question was last asked of any peer."""
         return self._times[question]
-
-    def pending(self) -> Pending:
-        """Return pending work: questions that wait for their answers."""
-        found: dict[str, list[Hashable]] = {}
-        for number, asked in self._asked.items():
-            lost = asked.broken != self._broken[asked.peer] and not asked.answer.done()
-            if kind := "lost-question" if lost else asked.kept_by:
-                found.setdefault(kind, []).append((asked.peer, number))
-        if self._rounds:
-            found["round"] = list(self._rounds)
-        if self._cut_alive:
-            found["cut-alive"] = list(self._cut_alive)
-        return found
 
     async def stop(self) -> None:
         """Close all links."""
@@ -184,9 +171,9 @@ class Peers:
             self._failures[peer] += 1
             raise PeerFailed(f"no link to {peer}", sent=False)
         future = self._waiting[peer][number] = asyncio.get_running_loop().create_future()
-        broken = self._broken[peer]
+        broken = self.broken[peer]
         kept_by = "" if patient else "question" if timeout is None else "long-question"
-        self._asked[number] = _Asked(peer, future, broken, kept_by)
+        self.open_questions[number] = _Asked(peer, future, broken, kept_by)
         try:
             limit = self._timeout if timeout is None else timeout
             async with within(None if patient else limit):
@@ -202,14 +189,14 @@ class Peers:
             raise
         except TimeoutError:
             self._failures[peer] += 1
-            if future.cancelled() and self._broken[peer] == broken and self._latest[peer] > number:
-                self._cut_alive.append((peer, question))
+            if future.cancelled() and self.broken[peer] == broken and self._latest[peer] > number:
+                self.cut_alive.append((peer, question))
             self._unanswered[peer] = broken
             self._links.cut(peer, reason=f"no answer to {question}")
             raise PeerFailed(f"{peer} does not answer", sent=True) from None
         finally:
             self._waiting[peer].pop(number, None)
-            del self._asked[number]
+            del self.open_questions[number]
 
     async def ask_all(self, peers: Iterable[str], question: str, *arguments: Any,
                       timeout: float | None = None) -> dict[str, Any]:
@@ -225,11 +212,11 @@ class Peers:
         self._round += 1
         number = self._round
         if timeout is None:
-            self._rounds[number] = None
+            self.rounds[number] = None
         try:
             await asyncio.gather(*(ask(peer) for peer in asked))
         finally:
-            self._rounds.pop(number, None)
+            self.rounds.pop(number, None)
         return {peer: found[peer] for peer in asked if peer in found}
 
     # Link events.
@@ -239,7 +226,7 @@ class Peers:
 
     def link_down(self, peer: str) -> None:
         """Fail all outstanding questions on this link: their answers can't arrive any longer."""
-        self._broken[peer] += 1
+        self.broken[peer] += 1
         waiting, self._waiting[peer] = self._waiting[peer], {}
         for future in waiting.values():
             if not future.done():
@@ -264,11 +251,11 @@ class Peers:
         if not isinstance(answer, asyncio.Future):
             self._links.send(peer, encode_frame([_ANSWER, number, answer]))
             return
-        broken = self._broken[peer]
+        broken = self.broken[peer]
 
         def tell(done: asyncio.Future[Any]) -> None:
             # On a new link, a restarted peer may use this number for another question.
-            if not done.cancelled() and self._broken[peer] == broken:
+            if not done.cancelled() and self.broken[peer] == broken:
                 self._reply(peer, number, done.result())
 
         answer.add_done_callback(tell)

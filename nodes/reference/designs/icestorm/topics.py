@@ -119,19 +119,6 @@ class TopicDatabase:
             self.stamp = Stamp(epoch, counter, wall)
         self._trace.compare(self._objects(), START)
 
-    def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty if there is none."""
-        rows = dict(self._sql.execute("SELECT name, content FROM icestorm_topics"))
-        for name in sorted({*self.topics, *rows}):
-            topic = self.topics.get(name)
-            if topic is None or rows.get(name) != topic.encode():
-                return f"topic {name}: memory has {topic}, and the store {rows.get(name)!r}"
-        mine = [self.promised, *self.stamp]
-        metas = [wire.decode(value) for (value,) in self._sql.execute("SELECT value FROM icestorm_meta WHERE id = 0")]
-        if metas != [mine] and (metas or any(mine)):
-            return f"promise and stamp: memory has {mine}, and the store {metas}"
-        return ""
-
     def promise(self, epoch: int) -> None:
         """Agree, on disk, to reject the changes of older epochs."""
         with self._broker.transaction():

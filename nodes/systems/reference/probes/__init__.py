@@ -16,6 +16,7 @@ PROBES: dict[str, str] = {
     "nodes.reference.storage.service:StorageService": f"{_SYSTEMS}.probes.storage:StorageProbe",
     f"{_DESIGNS}.standalone:Standalone": f"{_SYSTEMS}.standalone.probes:StandaloneProbe",
     f"{_DESIGNS}.joram.design:JoramDesign": f"{_SYSTEMS}.joram.probes:JoramProbe",
+    f"{_DESIGNS}.icestorm.design:IceStormDesign": f"{_SYSTEMS}.icestorm.probes:IceStormProbe",
     f"{_DESIGNS}.qpid.design:QpidDesign": f"{_SYSTEMS}.qpid.probes:QpidProbe",
     f"{_DESIGNS}.qpid.manager.manager:ClusterManager": f"{_SYSTEMS}.qpid.probes:ManagerProbe",
     f"{_DESIGNS}.fiorano.design:FioranoDesign": f"{_SYSTEMS}.fiorano.probes:FioranoProbe",
@@ -29,6 +30,6 @@ def probe_of(program: object) -> Watched | None:
     kind = type(program)
     target = PROBES.get(f"{kind.__module__}:{kind.__qualname__}")
     if target is None:
-        return cast("Watched", program) if hasattr(program, "observed") else None
+        return None
     module, _, name = target.partition(":")
     return cast("Watched", getattr(importlib.import_module(module), name)(program))

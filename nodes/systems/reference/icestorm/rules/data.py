@@ -13,9 +13,9 @@ from operator import attrgetter
 from typing import Any
 
 from nodes.reference.designs.icestorm.decisions import EPOCH_STEP, Stamp, majority, round_of
-from nodes.reference.designs.icestorm.design import IceStormDesign, IceStormObserved
 from nodes.reference.designs.icestorm.election import NORMAL, REORGANIZATION
 from nodes.reference.designs.icestorm.topics import Change, ReplicatedTopic, TopicSubscriber
+from nodes.systems.reference.icestorm.probes import IceStormObserved, IceStormProbe
 from stormproof.contracts.invariant import Watcher
 
 _NOTHING = Stamp(0, 0)
@@ -77,7 +77,7 @@ class StampsGrow(Watcher):
         self._stamps: dict[str, tuple[int, int]] = {}
         self._promises: dict[str, int] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that stamps and promises only grow, even across restarts: both are on disk before they are sent."""
         stamp = (now.stamp.epoch, now.stamp.counter)
         newest, promise = self._stamps.get(node, stamp), self._promises.get(node, 0)
@@ -95,7 +95,7 @@ class OneDatabaseAStamp(Watcher):
     def __init__(self) -> None:
         self.digests: dict[Stamp, bytes] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the database equals those that others had at the same stamp."""
         if before is not None and before.stamp == now.stamp:
             return ""
@@ -117,7 +117,7 @@ class ConfirmedStays(Watcher):
         self._stamps: dict[str, Stamp] = {}
         self._settled = Stamp(0, 0)
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a new group begins with a database that contains everything that a majority had."""
         if before is not None and before.stamp == now.stamp:
             return ""
@@ -147,7 +147,7 @@ class AgreedIsThere(Watcher):
     def __init__(self) -> None:
         self._reached: dict[str, dict[int, int]] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a change that a coordinator considers agreed is on the disks of a majority."""
         if before is None or before.stamp != now.stamp:
             self._reached.setdefault(node, {})[now.stamp.epoch] = now.stamp.counter
@@ -167,7 +167,7 @@ class ChangesAsAsked(Watcher):
     def __init__(self) -> None:
         self._contents: dict[Stamp, Content] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the first database with a change shows exactly that change, and otherwise equals the one before.
         """
         if (before is not None and before.stamp == now.stamp) or now.stamp in self._contents:
@@ -200,7 +200,7 @@ class ChangesInTheirEpoch(Watcher):
         self._stamps: set[Stamp] = set()
         self._running: dict[int, str] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a change belongs to the epoch that its replica has promised, and originates at that epoch's
         coordinator.
         """
@@ -232,7 +232,7 @@ class MostRecentWins(Watcher):
         self._contents: dict[Stamp, Content] = {}
         self._best: dict[int, Stamp] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a group begins with the most recent of its members' databases, which the other members receive."""
         self._seen[node] = now
         if before is not None and before.stamp == now.stamp:
@@ -248,7 +248,7 @@ class MostRecentWins(Watcher):
         """Forget the replica."""
         self._seen.pop(node, None)
 
-    def _compare(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved,
+    def _compare(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved,
                  content: Content) -> str:
         if now.stamp.counter:
             return ""
@@ -266,7 +266,7 @@ class MostRecentWins(Watcher):
         return f"its group begins with another database than that of stamp {_told(best)}, the most recent in it"
 
     @staticmethod
-    def _given(program: IceStormDesign, before: IceStormObserved, best: Stamp | None) -> str:
+    def _given(program: IceStormProbe, before: IceStormObserved, best: Stamp | None) -> str:
         taken = program.database.taken_over
         if best is None or taken == (before.stamp != best):
             return ""
@@ -279,11 +279,11 @@ class AnswersWhileItLeads(Watcher):
 
     def __init__(self) -> None:
         self._promised: dict[str, int] = {}
-        self._programs: dict[str, IceStormDesign] = {}
+        self._programs: dict[str, IceStormProbe] = {}
         self._left = 0
         self._begun: dict[str, int] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a request begun after a majority left its epoch is not answered: another coordinator may have made
         changes.
         """
@@ -303,7 +303,7 @@ class AnswersWhileItLeads(Watcher):
         self._programs.pop(node, None)
         self._begun.pop(node, None)
 
-    def _settle(self, program: IceStormDesign) -> None:
+    def _settle(self, program: IceStormProbe) -> None:
         promised: Sequence[int] = sorted(self._promised.values(), reverse=True)
         needed = majority(program.replicas)
         if len(promised) >= needed and promised[needed - 1] > self._left:
@@ -316,7 +316,7 @@ class AnswersInItsGroup(Watcher):
 
     fields = ("answered",)
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the replica still leads the group which a majority has confirmed; it has not learned that they
         left.
         """
@@ -331,6 +331,6 @@ class AnswersInItsGroup(Watcher):
 class DeliversToSubscribers(Watcher):
     """Stateless check of a replica's waiting events."""
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check, whenever the database has changed, that events wait for present subscribers only."""
         return "" if before is not None and before.stamp == now.stamp else program.strangers()

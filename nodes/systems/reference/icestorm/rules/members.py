@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nodes.reference.designs.icestorm.decisions import majority, may_replicate
-from nodes.reference.designs.icestorm.design import IceStormDesign, IceStormObserved
 from nodes.reference.designs.icestorm.election import ELECTION, INACTIVE, NORMAL, REORGANIZATION
+from nodes.systems.reference.icestorm.probes import IceStormObserved, IceStormProbe
 from nodes.systems.reference.icestorm.rules.roles import FORMED_STATES, ROUNDING_SECONDS
 from stormproof.contracts.invariant import Watcher
 
@@ -20,7 +20,7 @@ class AllKnowHowMany(Watcher):
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that members know the size of their group: it allows them to replicate without those that leave."""
         if now.state != NORMAL or (before is not None and (before.state, before.group) == (NORMAL, now.group)):
             return ""
@@ -38,7 +38,7 @@ class MembersComeAlong(Watcher):
         self._members: dict[str, Sequence[str]] = {}
         self._invited: dict[str, tuple[str, str, dict[str, int]]] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that, once it has accepted, no reachable member still follows it in the group that it has left."""
         self._seen[node] = now
         if now.coordinator == node:
@@ -65,7 +65,7 @@ class MembersComeAlong(Watcher):
 class MajorityReplicates(Watcher):
     """Stateless check of a coordinator's group."""
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the coordinator of a normal group has a majority of all replicas in it."""
         if now.state != NORMAL or not now.members or now.members >= majority(program.replicas):
             return ""
@@ -75,7 +75,7 @@ class MajorityReplicates(Watcher):
 class FullStart(Watcher):
     """Checks the number of replicas that each replica has seen since its program was started."""
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the maximum begins at 0, and that only a complete group raises it to the number that majorities
         need.
         """
@@ -96,7 +96,7 @@ class GroupsShrink(Watcher):
     def __init__(self) -> None:
         self._groups: set[str] = set()
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a new group has one member, and that no replica joins a group after its election."""
         if not now.members:
             return ""
@@ -117,9 +117,9 @@ class AwaitsWhoComes(Watcher):
 
     def __init__(self) -> None:
         self._been: dict[str, set[str]] = {}
-        self._programs: dict[str, IceStormDesign] = {}
+        self._programs: dict[str, IceStormProbe] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a coordinator waits only for replicas that have taken its invitation or that of its members."""
         self._programs[node] = program
         if before is None:  # a restarted replica may have been in any group before
@@ -129,7 +129,7 @@ class AwaitsWhoComes(Watcher):
         been.add(node)
         if now.coordinator != node:
             return ""
-        awaited, election = program.election.awaited, program.election
+        awaited, election = program.awaited, program.election
         if now.state == ELECTION:
             others = [name for name in awaited if name not in been]
             return f"it waits for {others[0]}, which has not taken its invitation" if others else ""
@@ -145,7 +145,7 @@ class AwaitsWhoComes(Watcher):
         """Forget the ended replica: it brings no members along."""
         self._programs.pop(node, None)
 
-    def _brought(self, node: str, program: IceStormDesign, group: str) -> list[str]:
+    def _brought(self, node: str, program: IceStormProbe, group: str) -> list[str]:
         """Return the absent ones of the replicas to which members have passed on the group's invitation."""
         here = {node, *program.members}
         said = [self._programs[name].election.passed_on for name in program.members if name in self._programs]
@@ -159,11 +159,11 @@ class KeepsWhoFollows(Watcher):
 
     def __init__(self) -> None:
         self._seen: dict[str, IceStormObserved] = {}
-        self._programs: dict[str, IceStormDesign] = {}
+        self._programs: dict[str, IceStormProbe] = {}
         self._failures: dict[str, Mapping[str, int]] = {}
         self._members: dict[str, tuple[str, ...]] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a replica leaves a group, drops a member or gives up an election only if another has not answered
         or has left."""
         members = self._members.get(node, ())
@@ -178,7 +178,7 @@ class KeepsWhoFollows(Watcher):
         for known in (self._seen, self._programs, self._failures, self._members):
             known.pop(node, None)
 
-    def _left(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved,
+    def _left(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved,
               members: Sequence[str]) -> str:
         then, failures = self._failures.get(node, {}), program.failures()
         answering = {name for name, count in failures.items() if then.get(name) == count}
@@ -206,7 +206,7 @@ class KeepsWhoFollows(Watcher):
             return False
         return seen.state in ((REORGANIZATION,) if led.state == REORGANIZATION else FORMED_STATES)
 
-    def _left_coordinator(self, node: str, program: IceStormDesign, before: IceStormObserved,
+    def _left_coordinator(self, node: str, program: IceStormProbe, before: IceStormObserved,
                           answering: set[str]) -> str:
         leader = self._seen.get(before.coordinator)
         counted = (leader is not None and before.coordinator in answering

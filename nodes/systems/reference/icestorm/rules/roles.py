@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from nodes.reference.designs.icestorm.decisions import EPOCH_STEP, majority, may_replicate, round_of
-from nodes.reference.designs.icestorm.design import IceStormDesign, IceStormObserved
 from nodes.reference.designs.icestorm.election import ELECTION, INACTIVE, NORMAL, REORGANIZATION
+from nodes.systems.reference.icestorm.probes import IceStormObserved, IceStormProbe
 from stormproof.contracts.invariant import Watcher
 
 FORMED_STATES = (INACTIVE, NORMAL)
@@ -26,7 +26,7 @@ class OneCoordinatorAnEpoch(Watcher):
     def __init__(self) -> None:
         self._coordinators: dict[int, str] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the replica has the same coordinator as others in its epoch."""
         if now.state != NORMAL or not now.epoch:
             return ""
@@ -42,7 +42,7 @@ class OneCoordinatorAGroup(Watcher):
     def __init__(self) -> None:
         self._coordinators: dict[str, str] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the replica has the same coordinator as others in its group, if that is reorganized or normal."""
         if now.state not in (REORGANIZATION, NORMAL):
             return ""
@@ -58,7 +58,7 @@ class InvitesInTurn(Watcher):
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, ...]] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a coordinator takes its members along, and leaves coordinators of higher priority the time to
         invite it.
         """
@@ -67,7 +67,7 @@ class InvitesInTurn(Watcher):
         if before is None or now.state != ELECTION or now.coordinator != node or before.group == now.group:
             return ""
         election, timeout = program.election, program.options.election_timeout
-        invited = election.invited_here
+        invited = list(election.issued)
         if set(invited) <= set(former):
             return "it begins an election among the members of its group, and has found nobody else"
         if left := [name for name in former if name not in invited]:
@@ -90,7 +90,7 @@ class Commences(Watcher):
     def __init__(self) -> None:
         self._seen: dict[str, IceStormObserved] = {}
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a large enough group replicates, and that its members have promised its epoch."""
         self._seen[node] = now
         forming = before is not None and before.group == now.group and before.state in (ELECTION, REORGANIZATION)
@@ -116,7 +116,7 @@ class Commences(Watcher):
 class AnswersAsItStands(Watcher):
     """Stateless check: asks a replica the questions that other replicas ask it."""
 
-    def look(self, node: str, program: IceStormDesign, now: IceStormObserved, before: IceStormObserved | None) -> str:
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that its answers are true."""
         election, leads, formed = program.election, now.coordinator == node, now.state in FORMED_STATES
         if election.are_you_coordinator() != (leads and formed):
@@ -138,7 +138,7 @@ class TellsItsState(Watcher):
 
     period = 2.0
 
-    def inspect(self, node: str, program: IceStormDesign) -> str:
+    def inspect(self, node: str, program: IceStormProbe) -> str:
         """Check that ``admin replica`` shows the replica's state."""
         now, told, idents = program.observed(), program.status(), program.election.idents
         normal = now.state == NORMAL
