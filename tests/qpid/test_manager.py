@@ -30,7 +30,7 @@ from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordSto
 from nodes.reference.designs.qpid.manager.report import Report, candidates, may_bootstrap
 from nodes.reference.replication import links
 from nodes.reference.replication.handshake import Handshake, encode_frame
-from nodes.systems.reference.qpid.probes import ManagerProbe
+from nodes.systems.reference.qpid.manager_probes import ManagerProbe
 from nodes.systems.reference.qpid.rules.roles import AtOnce
 from stormproof.contracts.backend import DEAD, RUNNING
 

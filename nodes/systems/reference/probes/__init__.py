@@ -18,7 +18,7 @@ PROBES: dict[str, str] = {
     f"{_DESIGNS}.joram.design:JoramDesign": f"{_SYSTEMS}.joram.probes:JoramProbe",
     f"{_DESIGNS}.icestorm.design:IceStormDesign": f"{_SYSTEMS}.icestorm.probes:IceStormProbe",
     f"{_DESIGNS}.qpid.design:QpidDesign": f"{_SYSTEMS}.qpid.probes:QpidProbe",
-    f"{_DESIGNS}.qpid.manager.manager:ClusterManager": f"{_SYSTEMS}.qpid.probes:ManagerProbe",
+    f"{_DESIGNS}.qpid.manager.manager:ClusterManager": f"{_SYSTEMS}.qpid.manager_probes:ManagerProbe",
     f"{_DESIGNS}.fiorano.design:FioranoDesign": f"{_SYSTEMS}.fiorano.probes:FioranoProbe",
     f"{_DESIGNS}.fiorano.gateway.service:LockGateway": f"{_SYSTEMS}.fiorano.probes:GatewayProbe",
 }

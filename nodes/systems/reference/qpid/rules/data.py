@@ -14,7 +14,8 @@ from nodes.reference.designs.qpid.options import NONE
 from nodes.reference.designs.qpid.states import CATCHUP, PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, PRIMARY_STORE
 from nodes.systems.reference.probes.images import difference
-from nodes.systems.reference.qpid.probes import ManagerObserved, ManagerProbe, QpidObserved, QpidProbe
+from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
+from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.roles import ClusterWatcher
 from stormproof.contracts.invariant import Watcher
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY, STOPPED
 from nodes.reference.designs.qpid.store_status import DIRTY
-from nodes.systems.reference.qpid.probes import ManagerObserved, ManagerProbe, QpidObserved, QpidProbe
+from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
+from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from stormproof.contracts.invariant import EagerWatcher, Watcher
 
 _CHANGES = {

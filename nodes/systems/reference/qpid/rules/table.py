@@ -8,7 +8,7 @@ anything.
 from __future__ import annotations
 
 from nodes.reference.designs.qpid.options import BUILTIN, SYNC
-from nodes.systems.reference.qpid.probes import MANAGER
+from nodes.systems.reference.qpid.manager_probes import MANAGER
 from nodes.systems.reference.qpid.rules import data, roles
 from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
