@@ -1,4 +1,4 @@
-"""Read-only probes of a Qpid broker and of its manager."""
+"""Read-only probe of a ``qpid`` broker, for invariants, deadlines and counts."""
 
 from __future__ import annotations
 
