@@ -11,7 +11,7 @@ LEFT = -1
 
 
 @dataclass(frozen=True)
-class Keep:
+class RestingLimit:
     """A container or table of the nodes' programs that may hold items when idle, with the reason ``why``. ``name`` is
     its name in ``Holding``, or the beginning of that. The limit is ``times`` the value of an option, plus ``more``.
     With ``LEFT``, it holds what clients have left, and other items may exist because of that. ``like`` names another

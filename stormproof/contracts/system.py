@@ -14,7 +14,7 @@ from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.option import Option
-from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
@@ -237,7 +237,7 @@ class System(ABC):
     invariants: tuple[Invariant, ...] = ()
     bounds: tuple[Bound, ...] = ()
     work: tuple[WorkBound, ...] = ()
-    keeps: tuple[Keep, ...] = ()
+    keeps: tuple[RestingLimit, ...] = ()
     deadlines: tuple[Deadline, ...] = ()
     fault_points: Mapping[str, str] = {}
     abstraction: Abstraction | None = None

@@ -19,7 +19,7 @@ from harness.sim.draw import DrawnCase, Given
 from harness.sim.memory_census import holdings
 from nodes.reference.engine.model import Queue
 from nodes.systems.catalog import SYSTEMS
-from stormproof.contracts.resting_state import LEFT, Keep
+from stormproof.contracts.resting_state import LEFT, RestingLimit
 from stormproof.run_folder import read_run
 
 DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
@@ -65,8 +65,8 @@ def test_tasks_that_go_on_for_ever_are_a_leak(tmp_path: Path) -> None:
 
 
 def test_what_may_be_kept_is_told_by_settings() -> None:
-    assert Keep("Log._", "so", "log_keep", 7).most({"log_keep": 5}) == 12
-    assert Keep("Log._", "so", "log_keep", 7, times=2).most({"log_keep": 5}) == 17
+    assert RestingLimit("Log._", "so", "log_keep", 7).most({"log_keep": 5}) == 12
+    assert RestingLimit("Log._", "so", "log_keep", 7, times=2).most({"log_keep": 5}) == 17
     for name in DESIGNS:
         system = SYSTEMS.load(name)
         assert {keep.option for keep in system.keeps} - {""} <= {option.name for option in system.options}

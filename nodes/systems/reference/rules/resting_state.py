@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormproof.contracts.resting_state import LEFT, Keep
+from stormproof.contracts.resting_state import LEFT, RestingLimit
 
 _LEFT = "messages that nobody has taken; whether any may be left is the check of depths"
 _MADE = "queues and durable subscriptions stay until somebody deletes them: as many as clients have made"
@@ -15,27 +15,27 @@ _RULES = "principals, rights and administered objects"
 _REMEMBERED = "remembered for clients that come back, the latest ones only"
 
 ENGINE = (
-    *(Keep(name, _LEFT, more=LEFT)
+    *(RestingLimit(name, _LEFT, more=LEFT)
       for name in ("Message.", "Queue.", "Shared.", "EngineState.messages", "table messages", "table bodies")),
-    *(Keep(name, _ON_THEIR_WAY, more=LEFT) for name in ("Outgoing.", "PeerServer.outgoing", "table outgoing")),
-    Keep("LastValues.", _VALUES, more=60),
-    *(Keep(name, _STRANGERS, more=40)
+    *(RestingLimit(name, _ON_THEIR_WAY, more=LEFT) for name in ("Outgoing.", "PeerServer.outgoing", "table outgoing")),
+    RestingLimit("LastValues.", _VALUES, more=60),
+    *(RestingLimit(name, _STRANGERS, more=40)
       for name in ("ReferenceBroker.logins", "ReferenceBroker.sessions", "Session.", "SessionTimers.", "Flow.",
                    "OutputBuffer.", "task LoopRuntime._handling", "task OutputBuffer.", "task IceStormDesign._serve")),
-    *(Keep(name, _MADE, more=120)
+    *(RestingLimit(name, _MADE, more=120)
       for name in ("EngineState.queues", "EngineState.durables", "table queues", "TopicRoutes.")),
-    *(Keep(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
-    *(Keep(name, _PREPARED, more=60)
+    *(RestingLimit(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),
+    *(RestingLimit(name, _PREPARED, more=60)
       for name in ("EngineState.branches", "EngineState.prepared", "Transaction.", "TransactionItem.",
                    "table transactions", "table items")),
-    Keep("TransactionItem.args", _CONTENT, more=2000),
+    RestingLimit("TransactionItem.args", _CONTENT, more=2000),
 )  # fmt: skip
 """Objects of all designs."""
 
 REMEMBERED = (
-    *(Keep(name, _REMEMBERED, "max_closed")
+    *(RestingLimit(name, _REMEMBERED, "max_closed")
       for name in ("EngineState.closed", "EngineState._closed_ids", "table closed")),
-    *(Keep(name, _REMEMBERED, "max_outcomes")
+    *(RestingLimit(name, _REMEMBERED, "max_outcomes")
       for name in ("EngineState.outcomes", "EngineState._outcome_ids", "table outcomes")),
 )
 """Objects of designs whose clients have reliable connections and branches."""

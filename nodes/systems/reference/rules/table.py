@@ -11,7 +11,7 @@ from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.invariant import Invariant
-from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
 
@@ -26,7 +26,7 @@ class Rules:
     deadlines: tuple[Deadline, ...] = DEADLINES
     bounds: tuple[Bound, ...] = ()
     work: tuple[WorkBound, ...] = ()
-    keeps: tuple[Keep, ...] = (*ENGINE, *REMEMBERED)
+    keeps: tuple[RestingLimit, ...] = (*ENGINE, *REMEMBERED)
     drawing: Drawing = field(default_factory=Drawing)
     abstraction: Abstraction | None = None
     states: tuple[State, ...] = BROKER_STATES

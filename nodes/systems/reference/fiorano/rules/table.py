@@ -29,7 +29,7 @@ from stormproof.contracts.bounds import (
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
 from stormproof.contracts.invariant import BROKER, Invariant
-from stormproof.contracts.resting_state import LEFT, Keep
+from stormproof.contracts.resting_state import LEFT, RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
 CLIENT_ORDER, PRIMARY_FIRST, NEAREST_FIRST = "client_order", "primary-first", "nearest-first"
@@ -139,10 +139,11 @@ WORK = (
 _BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
 
 KEEPS = (
-    Keep("table stored", "rows of all tables of the broker, which have their limits there", more=LEFT),
-    Keep("View.facts", "what was true when the state changed, the latest three times", more=20),
-    *(Keep(name, _BEFORE, more=150) for name in ("EngineState.contexts", "Context.", "Subscription.", "Destinations.",
-                                                "table contexts", "table subscriptions")),
+    RestingLimit("table stored", "rows of all tables of the broker, which have their limits there", more=LEFT),
+    RestingLimit("View.facts", "what was true when the state changed, the latest three times", more=20),
+    *(RestingLimit(name, _BEFORE, more=150) for name in (
+        "EngineState.contexts", "ConnectionContext.", "Subscription.", "Destinations.", "table contexts",
+        "table subscriptions")),
     *resting_state.ENGINE,
     *resting_state.REMEMBERED,
 )

@@ -27,7 +27,7 @@ from stormproof.contracts.bounds import (
 )
 from stormproof.contracts.draw import Draw, Drawing
 from stormproof.contracts.invariant import Invariant
-from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
 _COUNTER = {"stamp": ("counter",)}
@@ -118,12 +118,13 @@ WORK = (
 _MADE = "topics, subscribers and links: as many as clients have made"
 
 KEEPS = (
-    *(Keep(name, _MADE, more=80) for name in (
+    *(RestingLimit(name, _MADE, more=80) for name in (
         "TopicDatabase.", "ReplicatedTopic.", "EventDelivery.outboxes", "ObjectTrace._known",
         "table icestorm_topics")),
-    Keep("SubscriberOutbox._taken", "the last events that each subscriber has acknowledged, a few of each", more=2500),
-    Keep("task Peers.ask_all.", "one for each other replica, while a round of questions is under way", more=8),
-    Keep("task SubscriberOutbox._run", "each subscriber and link has one", like="EventDelivery._outboxes"),
+    RestingLimit("SubscriberOutbox._taken", "the last events that each subscriber has acknowledged, a few of each",
+                 more=2500),
+    RestingLimit("task Peers.ask_all.", "one for each other replica, while a round of questions is under way", more=8),
+    RestingLimit("task SubscriberOutbox._run", "each subscriber and link has one", like="EventDelivery.outboxes"),
     *resting_state.ENGINE,
 )
 

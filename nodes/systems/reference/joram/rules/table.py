@@ -28,7 +28,7 @@ from stormproof.contracts.bounds import (
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
 from stormproof.contracts.invariant import Invariant
-from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
 _PRIMARY = {"partitions": ("primary-partition",)}
@@ -157,12 +157,12 @@ WORK = (
 )
 
 KEEPS = (
-    *(Keep(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)
+    *(RestingLimit(name, "the newest entries of the log, which drops some at twice as many", "log_keep", 100, times=2)
       for name in ("JoramLog.entries", "JoramLog.epochs", "JoramLog.sizes", "table joram_log")),
-    *(Keep(name, "views and groups of the entries that are kept", more=100)
+    *(RestingLimit(name, "views and groups of the entries that are kept", more=100)
       for name in ("JoramLog.views", "JoramLog.groups")),
-    Keep("task Links._dial", "each peer that this node has to dial, of a group that may grow", more=8),
-    *(Keep(name, "who belongs to the group, with addresses, here and as others say", more=30)
+    RestingLimit("task Links._dial", "each peer that this node has to dial, of a group that may grow", more=8),
+    *(RestingLimit(name, "who belongs to the group, with addresses, here and as others say", more=30)
       for name in ("JoramLog._encoded", "JoramReplica._told", "JoramReplica._memberships", "JoramReplica.places",
                    "JoramReplica.group")),
     *resting_state.ENGINE,

@@ -27,7 +27,7 @@ from stormproof.contracts.bounds import (
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
 from stormproof.contracts.invariant import BROKER, Invariant
-from stormproof.contracts.resting_state import Keep
+from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
 _MANAGED = {"manager": (BUILTIN,)}
@@ -144,8 +144,9 @@ _CONFIGURATION = "queues, exchanges and bindings with their arguments: as many a
 _BEGINNINGS = "of each queue, where each generation of it began that backups may have to agree on"
 
 KEEPS = (
-    *(Keep(name, _CONFIGURATION, more=150) for name in ("Configuration.", "table qpid_objects", "QueueReplicas.")),
-    *(Keep(name, _BEGINNINGS, more=150) for name in ("Generations.", "table qpid_generations")),
+    *(RestingLimit(name, _CONFIGURATION, more=150)
+      for name in ("Configuration.", "table qpid_objects", "QueueReplicas.")),
+    *(RestingLimit(name, _BEGINNINGS, more=150) for name in ("Generations.", "table qpid_generations")),
     *resting_state.ENGINE,
 )
 
