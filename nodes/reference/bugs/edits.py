@@ -11,9 +11,10 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 from nodes.reference.api import ConfigError
 from nodes.reference.bugs import BUGS
@@ -36,18 +37,21 @@ def switch(names: Iterable[str]) -> None:
 
     Raises:
         StaleEditError: an edit does not match the source any longer; nothing is changed then.
-        ConfigError: two of them edit the same function; nothing is changed then, either.
+        ConfigError: one bug changes the text that another one edits; nothing is changed then, either.
     """
     global _present
     wanted = frozenset(name for name in names if BUGS[name].edits)
     if wanted == _present:
         return
     edited: dict[FunctionType, CodeType] = {}
+    shared: dict[FunctionType, list[str]] = {}
     for name in sorted(wanted):
         for function, code in codes_of(name):
-            if function in edited:
-                raise ConfigError(f"options.bug: {name} edits what another bug edits; switch on one of them")
             edited[function] = code
+            shared.setdefault(function, []).append(name)
+    for function, several in shared.items():
+        if len(several) > 1:
+            edited[function] = _together(function, several)
     for function, code in _originals.items():
         function.__code__ = code
     _originals.clear()
@@ -69,34 +73,60 @@ def codes_of(name: str) -> tuple[tuple[FunctionType, CodeType], ...]:
     Raises:
         StaleEditError: an edit does not match the source any longer.
     """
-    return tuple(_edited(edits) for edits in _by_function(BUGS[name].edits))
+    return tuple(_edited(place, edits) for place, edits in _places_of(name))
 
 
-def _by_function(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
+@dataclass(frozen=True)
+class _Place:
+    """A function in a module's source: from the line ``begin`` (counted from 0) to before ``end``."""
+
+    module: ModuleType
+    qualname: str
+    begin: int
+    end: int
+
+
+def _places_of(name: str) -> Iterator[tuple[_Place, list[Edit]]]:
+    """Yield the functions that a bug edits, each with its edits."""
     grouped: dict[tuple[str, str], list[Edit]] = {}
-    for edit in edits:
+    for edit in BUGS[name].edits:
         grouped.setdefault((edit.module, edit.function), []).append(edit)
-    yield from grouped.values()
+    for (module_name, function), edits in grouped.items():
+        module = importlib.import_module(f"{_ROOT}{module_name}" if module_name.startswith(".") else module_name)
+        source, old = _source(module), edits[0].old
+        having = [place for place in _places(ast.parse(source), function) if old in _text(source, place)]
+        if len(having) != 1:
+            raise StaleEditError(f"{module_name}: {len(having)} functions {function} have {old!r}")
+        yield _Place(module, *having[0]), edits
 
 
-def _edited(edits: list[Edit]) -> tuple[FunctionType, CodeType]:
-    """Return the function that these edits are in, and its code with all of them."""
-    first = edits[0]
-    module = importlib.import_module(f"{_ROOT}{first.module}" if first.module.startswith(".") else first.module)
-    source = Path(str(module.__file__)).read_text(encoding="utf-8")
-    having = [place for place in _places(ast.parse(source), first.function) if first.old in _text(source, place)]
-    if len(having) != 1:
-        raise StaleEditError(f"{first.module}: {len(having)} functions {first.function} have {first.old!r}")
-    qualname, begin, end = having[0]
+def _together(function: FunctionType, names: Iterable[str]) -> CodeType:
+    """Return a function's code with the edits of several bugs."""
+    found = [(place, edits) for name in names for place, edits in _places_of(name)
+             if _function(place.module, place.qualname) is function]
+    try:
+        return _edited(found[0][0], [edit for _, edits in found for edit in edits])[1]
+    except (StaleEditError, SyntaxError):
+        raise ConfigError(
+            f"options.bug: {' and '.join(names)} edit the same piece of code; switch on one of them") from None
+
+
+def _edited(place: _Place, edits: Iterable[Edit]) -> tuple[FunctionType, CodeType]:
+    """Return the function at a place, and its code with these edits."""
+    module, source = place.module, _source(place.module)
     lines = source.splitlines(keepends=True)
-    text = "".join(lines[begin:end])
+    text = "".join(lines[place.begin : place.end])
     for edit in edits:
         if text.count(edit.old) != 1:
-            raise StaleEditError(f"{first.module}: {qualname} has {text.count(edit.old)} times {edit.old!r}")
+            raise StaleEditError(f"{edit.module}: {place.qualname} has {text.count(edit.old)} times {edit.old!r}")
         text = text.replace(edit.old, edit.new)
-    source = "".join(lines[:begin]) + text + "".join(lines[end:])
+    source = "".join(lines[: place.begin]) + text + "".join(lines[place.end :])
     whole = compile(source, str(module.__file__), "exec", dont_inherit=True)
-    return _function(module, qualname), _code(whole, qualname)
+    return _function(module, place.qualname), _code(whole, place.qualname)
+
+
+def _source(module: ModuleType) -> str:
+    return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
 def _text(source: str, place: tuple[str, int, int]) -> str:

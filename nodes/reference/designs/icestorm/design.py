@@ -34,7 +34,7 @@ IDLE = "idle"
 """The reason for closing unused connections."""
 _TURN = 0.001
 """Seconds that may pass while a client's command is being confirmed."""
-_AGAIN = 0.05
+_RETRY_SECONDS = 0.05
 """Seconds before a request that could not be carried out is tried again."""
 _MAX_COST_DIGITS = 9
 
@@ -283,7 +283,7 @@ class IceStormDesign:
         number = self._attempts
         self.resting[number] = None
         try:
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY_SECONDS)
         finally:
             del self.resting[number]
 

@@ -15,7 +15,7 @@ ALL, ONE = PUBLISHER_ENDPOINTS = ("all", "one")
 MAX_REPLICAS = 64
 MAX_WAITING = 100_000
 """Maximum number of events that may wait for one subscriber."""
-_LEAST = 0.001
+_MIN_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class IceStormOptions:
             raise ConfigError(f"peers: {len(config.peers)} replicas; design icestorm takes at most {MAX_REPLICAS}")
         options = config.options
         return cls(
-            election_timeout=seconds(options, "election_timeout", cls.election_timeout, _LEAST),
-            master_timeout=seconds(options, "master_timeout", cls.master_timeout, _LEAST),
-            response_timeout=seconds(options, "response_timeout", cls.response_timeout, _LEAST),
+            election_timeout=seconds(options, "election_timeout", cls.election_timeout, _MIN_SECONDS),
+            master_timeout=seconds(options, "master_timeout", cls.master_timeout, _MIN_SECONDS),
+            response_timeout=seconds(options, "response_timeout", cls.response_timeout, _MIN_SECONDS),
             stamp=choice(options, "stamp", STAMPS),
             reads=choice(options, "reads", READS),
             step_down=choice(options, "step_down", STEP_DOWNS),
-            retry_interval=seconds(options, "retry_interval", cls.retry_interval, _LEAST),
-            delivery_timeout=seconds(options, "delivery_timeout", cls.delivery_timeout, _LEAST),
+            retry_interval=seconds(options, "retry_interval", cls.retry_interval, _MIN_SECONDS),
+            delivery_timeout=seconds(options, "delivery_timeout", cls.delivery_timeout, _MIN_SECONDS),
             offline_events=choice(options, "offline_events", OFFLINE_EVENTS),
             publisher_endpoints=choice(options, "publisher_endpoints", PUBLISHER_ENDPOINTS),
             acm_timeout=seconds(options, "acm_timeout", cls.acm_timeout, least=0.0),

@@ -17,7 +17,7 @@ _PLAIN_ASYNCHRONOUS = {"propagation": "asynchronous", "reliable": False}
 _CLUSTERED = {"ha_servers": 2}
 _ONCE = ({"quality": "at-most-once"}, {"quality": "exactly-once"})
 _DUPLICATE_OKAY = {"quality": "duplicate-okay"}
-_AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
+_REACTED_AGAIN = "a message that was reacted to and not yet acknowledged is reacted to again"
 
 GUARANTEES: tuple[Guarantee, ...] = (
     Guarantee(
@@ -80,7 +80,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "a disk that forgets what it had confirmed is beyond what replicas can mend",
         ("disk",),
     ),
-    Guarantee("duplicated", NOT_PROMISED, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
+    Guarantee("duplicated", NOT_PROMISED, "1.2", _REACTED_AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
     Guarantee(
         "duplicated",
         PROMISED,
@@ -88,7 +88,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
         "an acknowledgement is confirmed like a message, with asynchronous "
         "propagation too, and a frame that is sent again is recognised by its number",
     ),
-    Guarantee("at-most-once", NOT_PROMISED, "1.2", _AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
+    Guarantee("at-most-once", NOT_PROMISED, "1.2", _REACTED_AGAIN, ANY_FAULT, _DUPLICATE_OKAY),
     *(
         Guarantee(
             "at-most-once",
