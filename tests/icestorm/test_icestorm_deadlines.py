@@ -231,7 +231,7 @@ def waits_for_ever(patch: Patch) -> None:
 
 
 def tries_again_late(patch: Patch) -> None:
-    patch.setattr(design, "_AGAIN", 3.0)
+    patch.setattr(design, "_RETRY_SECONDS", 3.0)
 
 
 def stays_when_refused(patch: Patch) -> None:
