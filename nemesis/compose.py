@@ -22,11 +22,11 @@ from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
 from stormproof.test import Test
 from stormproof.text import reason
-from stormproof.timeout_scale import SLOW, timeout_scale
+from stormproof.timeout_scale import TIMEOUT_FACTOR, timeout_scale
 
 T = TypeVar("T")
 
-STEP_SECONDS = 300.0 * SLOW
+STEP_SECONDS = 300.0 * TIMEOUT_FACTOR
 """The time limit of a step of a fault; an operator's recovery may be part of it."""
 AWAITED, POLL = 3.0, 0.2
 """The time for which a fault waits for the state that it expects, and the interval of its checks, in seconds; longer on

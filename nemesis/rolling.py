@@ -22,7 +22,7 @@ from stormproof.contracts.system import System
 from stormproof.errors import StormproofError, UsageError
 from stormproof.history.undo import START
 from stormproof.test import Test
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 RESTART, CRASH, SETTINGS, VERSION = "restart", "crash", "settings", "version"
 KINDS = (RESTART, CRASH)
@@ -108,7 +108,7 @@ class _Roll:
         options = cluster.test.options
         self._changes = typed(_changes(options), options) if plan.kind == SETTINGS else {}
         self._version = str(option_value(options, NEW_VERSION)) if plan.kind == VERSION else ""
-        self._patience = float(option_value(options, HEALTHY_SECONDS)) * SLOW
+        self._patience = float(option_value(options, HEALTHY_SECONDS)) * TIMEOUT_FACTOR
         self._task: asyncio.Task[None] | None = None
 
     def go_on(self) -> None:

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from stormproof.contracts.client import Abandoned, Delivery
 from stormproof.errors import StormproofError, errors_of_others
 from stormproof.text import reason
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 T = TypeVar("T")
 
-LEAVE_SECONDS = 2.0 * SLOW
+LEAVE_SECONDS = 2.0 * TIMEOUT_FACTOR
 """The time limit in seconds for a call to end after its cancellation."""
-MAKE_SECONDS = 10.0 * SLOW
+MAKE_SECONDS = 10.0 * TIMEOUT_FACTOR
 """The time limit in seconds for creating a connection, which is not open yet."""
 
 _here = threading.local()

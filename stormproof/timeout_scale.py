@@ -28,9 +28,9 @@ def factor(text: str) -> float:
     return number if 1 <= number <= 100 else _refuse(text)
 
 
-SLOW = factor(os.environ.get(VARIABLE, ""))
+TIMEOUT_FACTOR = factor(os.environ.get(VARIABLE, ""))
 
 
 def timeout_scale(backend: Backend) -> float:
     """Return the factor for requests to a backend's nodes: 1 under simulated time, which must not depend on it."""
-    return 1.0 if backend.in_process else SLOW
+    return 1.0 if backend.in_process else TIMEOUT_FACTOR

@@ -18,14 +18,14 @@ from stormproof.contracts.backend import FILES, KILL, LINKS, PAUSE, Backend, Com
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, machine_of
 from stormproof.errors import BackendError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 T = TypeVar("T")
 
-CALL_LIMIT = 10.0 * SLOW
+CALL_LIMIT = 10.0 * TIMEOUT_FACTOR
 """Seconds that a call on a node may take by default."""
 
-COPY_LIMIT = 120.0 * SLOW
+COPY_LIMIT = 120.0 * TIMEOUT_FACTOR
 DOWNLOAD_LIMIT = 1 << 28
 """Bytes of the largest file that ``download`` returns."""
 

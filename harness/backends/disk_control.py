@@ -23,12 +23,12 @@ from nodes.timeouts import within
 from stormproof.contracts.backend import Capability
 from stormproof.errors import BackendError
 from stormproof.mounts import unmount_below
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 DEVICE = Path("/dev/fuse")
-_MOUNT_LIMIT = 10.0 * SLOW
-_ASK_LIMIT = 10.0 * SLOW
-_END_LIMIT = 3.0 * SLOW
+_MOUNT_LIMIT = 10.0 * TIMEOUT_FACTOR
+_ASK_LIMIT = 10.0 * TIMEOUT_FACTOR
+_END_LIMIT = 3.0 * TIMEOUT_FACTOR
 _SETTING = "user_allow_other"
 _END = b'{"do": "end"}\n'
 _PROGRAM = "harness.backends.fuse_disk"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from stormproof.contracts.backend import DEAD, PAUSED, RUNNING, ProcessState
 from stormproof.errors import BackendError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-SETTLE_S = 3.0 * SLOW
+SETTLE_S = 3.0 * TIMEOUT_FACTOR
 """Seconds allowed for the operating system to start, stop, continue or end the processes of a group."""
 
 _STEP_S = 0.01

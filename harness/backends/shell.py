@@ -16,15 +16,15 @@ from typing import Protocol
 
 from nodes.timeouts import within
 from stormproof.errors import BackendError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 OUTPUT_LIMIT = 1 << 20
 """Bytes of a command's output that are kept by default."""
 
 _CHUNK = 1 << 18
-_DESTROY_LIMIT = 5.0 * SLOW
+_DESTROY_LIMIT = 5.0 * TIMEOUT_FACTOR
 _STATUS_LIMIT = 8
-_ANSWER_LIMIT = 1.0 * SLOW
+_ANSWER_LIMIT = 1.0 * TIMEOUT_FACTOR
 
 
 class ShellChannel(Protocol):

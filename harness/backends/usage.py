@@ -18,7 +18,7 @@ from nodes.timeouts import within
 from stormproof.contracts.backend import Usage
 from stormproof.contracts.option import Option
 from stormproof.errors import BackendError, UsageError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 COSTS_INTERVAL = Option(
     "costs_interval", 1.0,
@@ -26,11 +26,11 @@ COSTS_INTERVAL = Option(
 """An option of every backend with separate machines."""
 LEAST, MOST = 0.2, 60.0
 
-START_LIMIT = 20.0 * SLOW
+START_LIMIT = 20.0 * TIMEOUT_FACTOR
 """Seconds that the shell and the first sample may take."""
-SILENCE = 5.0 * SLOW
+SILENCE = 5.0 * TIMEOUT_FACTOR
 """Seconds beyond the interval after which a silent program is abandoned."""
-_END_LIMIT = 5.0 * SLOW
+_END_LIMIT = 5.0 * TIMEOUT_FACTOR
 _LONGEST_LINE = 1 << 16
 
 

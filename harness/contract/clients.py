@@ -19,11 +19,11 @@ from stormproof.contracts.client import (
     WatchConnection,
 )
 from stormproof.shell_system import QUEUES
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-LATE_SECONDS = 3.0 * SLOW
+LATE_SECONDS = 3.0 * TIMEOUT_FACTOR
 """The delay beyond its time-out that a take may have."""
-AGAIN_SECONDS = 20.0 * SLOW
+AGAIN_SECONDS = 20.0 * TIMEOUT_FACTOR
 """The time within which an unacknowledged message must be redelivered."""
 LOCK_SECONDS = 20.0
 MOST_HOSTS = 3

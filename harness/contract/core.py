@@ -17,16 +17,16 @@ from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.contracts.system import System
 from stormproof.errors import BackendError
 from stormproof.shell_system import ShellCluster, ShellSystem
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 """The outcomes of an item. ``SKIPPED`` means that the system does not claim it, or that it could not be tested."""
 
-CALL_SECONDS = 10.0 * SLOW
+CALL_SECONDS = 10.0 * TIMEOUT_FACTOR
 """The time that one call of a client may take."""
-HEALTHY_SECONDS = 60.0 * SLOW
+HEALTHY_SECONDS = 60.0 * TIMEOUT_FACTOR
 """The time that the system may take to become healthy, and again to accept clients."""
-ITEM_SECONDS = 180.0 * SLOW
+ITEM_SECONDS = 180.0 * TIMEOUT_FACTOR
 _RETRY = 0.3
 
 

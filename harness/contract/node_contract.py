@@ -15,9 +15,9 @@ from stormproof.contracts.client import NotDone
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.system import RoleChange
 from stormproof.node_logs import LogLine
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-OUTAGE_SECONDS = 4.0 * SLOW
+OUTAGE_SECONDS = 4.0 * TIMEOUT_FACTOR
 """The time that a client's call may take while no node answers. It is longer than the default time-outs of
 workloads."""
 _CLOCK_SECONDS = 5.0

@@ -25,12 +25,12 @@ from harness.run import plugins
 from harness.run.control_channel import ControlChannel, Interrupted, tell_error
 from stormproof.errors import EXIT_ERROR, StormproofError
 from stormproof.run_folder import HARNESS_LOG
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 TICK_SECONDS = 1.0
-STUCK_SECONDS = 15.0 * SLOW
+STUCK_SECONDS = 15.0 * TIMEOUT_FACTOR
 """The time that a call of a plug-in's code may block the loop."""
-LONGEST_SECONDS = 600.0 * SLOW
+LONGEST_SECONDS = 600.0 * TIMEOUT_FACTOR
 """The time that the loop may be blocked for any other reason."""
 ATTEMPTS = 3
 """The number of times that blocking code is interrupted before the process is ended."""
@@ -177,7 +177,7 @@ class ParentWatch(threading.Thread):
     """The parent's watch over its child. A child that gives no sign of life for too long, and is not stopped, is
     killed."""
 
-    SILENT_SECONDS = 60.0 * SLOW
+    SILENT_SECONDS = 60.0 * TIMEOUT_FACTOR
 
     def __init__(self, pid: int, run_dir: Path, kill: Callable[[], object]) -> None:
         super().__init__(name="stormproof-child-watch", daemon=True)

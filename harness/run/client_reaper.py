@@ -11,11 +11,11 @@ from nodes.timeouts import within
 from stormproof.contracts.client import Abandoned, Client, Flushable
 from stormproof.errors import errors_of_others
 from stormproof.text import reason
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 CLOSE_SECONDS = 5.0
 """Hard limit for closing one client."""
-LEAVE_SECONDS = 2.0 * SLOW
+LEAVE_SECONDS = 2.0 * TIMEOUT_FACTOR
 """The time that a task may take to end after its cancellation, before it is left behind."""
 
 logger = logging.getLogger("stormproof.interpreter")

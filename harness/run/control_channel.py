@@ -11,9 +11,9 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from stormproof.errors import StormproofError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-BREAK_OFF_SECONDS = 60.0 * SLOW
+BREAK_OFF_SECONDS = 60.0 * TIMEOUT_FACTOR
 """The time that a run that ends early may take to cancel its current work."""
 _telling = threading.RLock()
 

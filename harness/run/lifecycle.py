@@ -41,9 +41,9 @@ from stormproof.resource_log import FOLDER, note_made, note_owner
 from stormproof.run_folder import HARNESS_LOG, HISTORY, RunLock, read_run, read_verdict, update_run
 from stormproof.store import Store
 from stormproof.test import Test
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-_EXIT_TIMEOUT = 30.0 * SLOW
+_EXIT_TIMEOUT = 30.0 * TIMEOUT_FACTOR
 
 
 @dataclass(frozen=True)

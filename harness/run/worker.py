@@ -13,9 +13,9 @@ from stormproof.errors import StormproofError, errors_of_others
 from stormproof.generator.core import COMPLETION_TYPES, LOG, SLEEP
 from stormproof.operation import INFO, NEMESIS, OK, Op
 from stormproof.text import printable, reason
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-LEAVE_SECONDS = 2.0 * SLOW
+LEAVE_SECONDS = 2.0 * TIMEOUT_FACTOR
 """The time that an operation that was cut off may take to end before it is abandoned."""
 
 logger = logging.getLogger("stormproof.interpreter")

@@ -28,11 +28,11 @@ from harness.backends.disk_store import TAKE_NAME
 from harness.backends.ssh.hosts import SshHost, own_key
 from nodes.timeouts import within
 from stormproof.errors import BackendError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-CONNECT_LIMIT = 10.0 * SLOW
+CONNECT_LIMIT = 10.0 * TIMEOUT_FACTOR
 """Seconds that a connection may take, from the first packet to an open shell."""
-SILENCE_LIMIT_MS = round(10_000 * SLOW)
+SILENCE_LIMIT_MS = round(10_000 * TIMEOUT_FACTOR)
 """Milliseconds of unacknowledged data after which the kernel ends a connection (tcp(7), TCP_USER_TIMEOUT)."""
 
 _CHUNK = 1 << 16

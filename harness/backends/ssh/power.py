@@ -11,12 +11,12 @@ from pathlib import Path
 
 from harness.backends.ssh.hosts import SshHost
 from stormproof.errors import BackendError, UsageError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 POWER_LIMIT = 300.0
 """Seconds that a provider's command may take: emulated machines boot slowly."""
 
-ANSWER_LIMIT = 3.0 * SLOW
+ANSWER_LIMIT = 3.0 * TIMEOUT_FACTOR
 """Seconds within which a machine that has power answers."""
 
 # The commands that cut and restore power: `{machine}` is the machine's name at the provider.

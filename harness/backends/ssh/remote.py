@@ -26,9 +26,9 @@ from stormproof.errors import BackendError, HistoryError
 from stormproof.history.read_limits import read_small_text
 from stormproof.history.undo import POWER, pending_undos
 from stormproof.run_folder import REMOTE_FILE, write_json
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
-CLEAN_LIMIT = 20.0 * SLOW
+CLEAN_LIMIT = 20.0 * TIMEOUT_FACTOR
 BOOT_POLL = 0.5
 
 _OWNER = f"owner=; {{ read -r owner < {BUSY}; }} 2>/dev/null"

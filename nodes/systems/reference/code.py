@@ -15,7 +15,7 @@ from pathlib import Path
 import nodes
 from stormproof.contracts.backend import Backend, Shells
 from stormproof.errors import BackendError
-from stormproof.timeout_scale import SLOW
+from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 OWN = Path(nodes.__file__).parent
 """The package ``nodes`` of this program; other versions are in other folders."""
@@ -84,7 +84,7 @@ async def _install(backend: Backend, machine: str, archive: bytes, root: Path) -
     result = await backend.exec(
         machine, f"{python} -m zipfile -e {zipped} {part} && {{ mv -T {part} {place} 2>/dev/null; "
         f"{whole} || {{ rm -rf {place}; mv -T {part} {place}; }}; }}; rm -rf {part}; {whole}",
-        timeout=30 * SLOW,
+        timeout=30 * TIMEOUT_FACTOR,
     )  # fmt: skip
     if result.status:
         raise BackendError(f"{machine}: can't unpack the broker with {python}: {result.output.strip()[-300:]}")
