@@ -41,6 +41,8 @@ MIN_COUNTED_BYTES = 64 << 10
 """Size at which a smaller run is counted: however small it is, its files must be read and written."""
 GRACE_SECONDS = 5.0
 """Time in which workers must finish their current runs; a worker that hangs must not stop the command from ending."""
+_DROPPED_BYTES = 64 << 10
+"""Bytes that are read at once from a worker whose rows are dropped: a pipe's usual size."""
 
 
 class FewRuns:
@@ -101,27 +103,42 @@ class JudgePool:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        self._receive(lambda: None, GRACE_SECONDS)
+        self._await_ends()
         for reader in self._readers:
             reader.close()
         self._readers.clear()
         self._process.kill()
         self._process.wait()
 
-    def _receive(self, progress: Callable[[], None], seconds: float | None = None) -> None:
-        """Take rows until all workers have ended, or ``seconds`` have passed."""
-        until = None if seconds is None else time.monotonic() + seconds
+    def _receive(self, progress: Callable[[], None]) -> None:
+        """Take rows until all workers have ended."""
         while self._readers:
-            ready = wait(self._readers, None if until is None else max(0.0, until - time.monotonic()))
-            if not ready:
-                return
+            ready = wait(self._readers)
             for reader in [reader for reader in self._readers if reader in ready]:
                 try:
                     self._rows.append(pa.ipc.read_record_batch(pa.py_buffer(reader.recv_bytes()), VERDICT_ROWS))
                 except (EOFError, OSError):
-                    reader.close()
-                    self._readers.remove(reader)
+                    self._close(reader)
             progress()
+
+    def _await_ends(self) -> None:
+        """Wait until all workers have ended, for ``GRACE_SECONDS`` at most.
+
+        What they still send is dropped, byte by byte: an interrupt may have come in the middle of a row.
+        """
+        until = time.monotonic() + GRACE_SECONDS
+        while self._readers and (ready := wait(self._readers, max(0.0, until - time.monotonic()))):
+            for reader in [reader for reader in self._readers if reader in ready]:
+                try:
+                    more = os.read(reader.fileno(), _DROPPED_BYTES)
+                except OSError:
+                    more = b""
+                if not more:
+                    self._close(reader)
+
+    def _close(self, reader: Connection) -> None:
+        reader.close()
+        self._readers.remove(reader)
 
 
 class _NoPandas:
@@ -146,16 +163,19 @@ def _main(outputs: Sequence[int]) -> None:
     pa.set_cpu_count(1)  # the other workers need the other cores
     read_limits.set_max_history(os.environ.get(read_limits.VARIABLE))
     budget = budget_of(secrets.token_hex(8), os.environ.get(memory.VARIABLE))
-    for number, output in enumerate(outputs):
+    used = outputs[: len(task["runs"])]
+    for output in outputs[len(used) :]:
+        os.close(output)
+    for number, output in enumerate(used):
         if os.fork() == 0:
             try:
-                for other in outputs[number + 1 :]:
+                for other in used[number + 1 :]:
                     os.close(other)
-                _work(task["runs"][number :: len(outputs)], Connection(output, readable=False), budget)
+                _work(task["runs"][number :: len(used)], Connection(output, readable=False), budget)
             finally:
                 os._exit(0)
         os.close(output)
-    for _ in outputs:
+    for _ in used:
         os.wait()
 
 

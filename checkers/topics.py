@@ -76,8 +76,8 @@ class Topics(Sends):
         """Return the account of a history.
 
         Raises:
-            HistoryError: a value was published twice, or a subscription was used by two processes at once, so that no
-                account can be given.
+            HistoryError: a value was published twice, a subscription was used by two processes at once, or an operation
+                began on one subscription and ended on another, so that no account can be given.
         """
         as_queue = _as_queue_roles(h.role)
         sends = Sends.read(h, as_queue, np.zeros(h.rows, dtype=np.int32), "publishes")
@@ -85,9 +85,11 @@ class Topics(Sends):
         topic = np.where(sent >= 0, h.key[sent], -1).astype(np.int32)
         if len(topic) and (topic.max() >= MAX_TOPICS or (topic[sent >= 0] < 0).any()):
             raise HistoryError(f"a message is published to a topic whose number is not below {MAX_TOPICS}")
+        on = np.isin(h.role, _ON_SUBSCRIPTIONS)
+        _demand_one_key(h, on)
         dense, bound, keys = dense_keys(h)
         subscriptions, number_of = _subscriptions(h, dense, bound, keys)
-        which = np.where(np.isin(h.role, _ON_SUBSCRIPTIONS) & (dense >= 0), number_of[dense], -1).astype(np.int32)
+        which = np.where(on & (dense >= 0), number_of[dense], -1).astype(np.int32)
         clash = overlapping(h.kind, which, h.partner, len(subscriptions))
         if clash >= 0:
             raise HistoryError(
@@ -220,6 +222,21 @@ def _as_queue_roles(role: Int8s) -> Int8s:
     known[vocabulary.PUBLISH], known[vocabulary.RECEIVE] = vocabulary.ENQUEUE, vocabulary.DEQUEUE
     roles: Int8s = known[role]
     return roles
+
+
+def _demand_one_key(h: HistoryColumns, on: Bools) -> None:
+    """Demand that an operation on a subscription ends on the subscription on which it began.
+
+    ``overlapping`` finds operations of two processes on one subscription by the keys of both rows: with two keys, a
+    subscription could be used by two processes unnoticed, and a message delivered twice would count as delivered again.
+    """
+    ends = np.flatnonzero(on & (h.partner >= 0) & (h.kind != vocabulary.INVOKE))
+    wrong = ends[h.key[ends] != h.key[h.partner[ends]]]
+    if len(wrong):
+        row = int(wrong[0])
+        began = int(h.partner[row])
+        raise HistoryError(f"row {row} ends an operation on subscription {h.key[row]}, and row {began} began it on "
+                           f"subscription {h.key[began]}: give both rows one key")
 
 
 def _subscriptions(

@@ -135,6 +135,28 @@ def test_whoever_interrupts_them_has_them_end(pool: JudgePool, many: list[Path])
     assert len(judged(many)) == done, "nobody goes on"
 
 
+def test_an_interrupt_in_the_middle_of_a_row_stays_an_interrupt(
+    pool: JudgePool, runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the row is dropped, and not read as the beginning of another one."""
+    received = judge_pool.Connection._recv  # type: ignore[attr-defined]
+
+    def interrupted(self: Any, size: int, *rest: Any) -> Any:
+        if size == 4:  # the length of the message that follows
+            received(self, size, *rest)
+            raise KeyboardInterrupt
+        return received(self, size, *rest)
+
+    monkeypatch.setattr(judge_pool.Connection, "_recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.judge(runs, lambda done, total: None)
+    assert pool._process.poll() is not None and not pool._readers
+
+
+def test_no_more_workers_than_runs(pool: JudgePool, runs: list[Path]) -> None:
+    assert pool.judge(runs[:1], lambda done, total: None).num_rows == 1 and len(judged(runs)) == 1
+
+
 def test_those_that_hang_are_waited_for_together_and_not_long(
     many: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,10 +164,16 @@ def test_those_that_hang_are_waited_for_together_and_not_long(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     pool = JudgePool()
     stopped: list[int] = []
-    waited: list[float | None] = []
-    receive = JudgePool._receive
-    monkeypatch.setattr(JudgePool, "_receive", lambda self, progress, seconds=None: (
-        waited.append(seconds), receive(self, progress, seconds)))
+    in_vain: list[int] = []
+    wait = judge_pool.wait
+
+    def counted(readers: list[Any], timeout: float | None = None) -> Any:
+        ready = wait(readers, timeout)
+        if not ready:
+            in_vain.append(len(readers))
+        return ready
+
+    monkeypatch.setattr(judge_pool, "wait", counted)
 
     def stop(done: int, total: int) -> None:
         stopped.extend(workers(pool))
@@ -155,7 +183,7 @@ def test_those_that_hang_are_waited_for_together_and_not_long(
 
     with pytest.raises(KeyboardInterrupt):
         pool.judge(many, stop)
-    assert len(stopped) == 6 and waited == [None, 1.0]
+    assert len(stopped) == 6 and len(in_vain) == 1, "for all of them at once"
     for worker in stopped:
         os.kill(worker, signal.SIGCONT)
     until(lambda: ended(stopped))

@@ -287,6 +287,11 @@ def test_depth_of_a_durable_subscription() -> None:
         ([*attached(mask=1), *attached(mask=3)], "does not name the same topics"),
         ([*attached(), *got(A, key=7)], "which no row requested"),
         ([*attached(), *published(A, topic=62)], "number is not below 62"),
+        # The second delivery would be one of an operation that was invoked before the first ended: no duplicate.
+        ([*attached(), *attached(process=2, key=1), *published(A), Row(5, "invoke", "receive", None, 1),
+          *got(A, process=6), Row(5, "info", "receive", A, 0)], "began it on subscription 1: give both rows one key"),
+        ([*attached(), *published(A), Row(5, "invoke", "receive", None, -1), *got(A, process=6),
+          Row(5, "ok", "receive", A, 0)], "began it on subscription -1: give both rows one key"),
     ],
 )
 def test_what_has_no_account_is_unknown(rows: list[Row], reason: str) -> None:
