@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -55,14 +54,17 @@ def test_two_bugs_of_one_function_are_both_there() -> None:
     assert function.__code__ is before
 
 
-def test_two_bugs_that_edit_the_same_piece_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (replace(BUGS["last-waits-first"], name=name) for name in ("first", "second"))
-    monkeypatch.setattr(bug_edits, "BUGS", {"first": first, "second": second})
-    (function, _), = bug_edits.codes_of("first")
+def test_two_bugs_that_edit_the_same_piece_are_refused() -> None:
+    (function, _), = bug_edits.codes_of("close-drops-unacked")
     before = function.__code__
-    with pytest.raises(ConfigError, match="first and second edit the same piece of code"):
-        bug_edits.switch(["first", "second"])
+    with pytest.raises(ConfigError, match="close-drops-unacked and requeued-twice edit the same piece of code"):
+        bug_edits.switch(["requeued-twice", "close-drops-unacked"])
     assert function.__code__ is before and bug_edits.edited_now() == frozenset(), "neither of them is there"
+
+
+def test_an_edit_that_two_bugs_share_is_made_once() -> None:
+    bug_edits.switch(["two-holders", "stale-standby-serves"])
+    assert bug_edits.edited_now() == {"two-holders", "stale-standby-serves"}
 
 
 def test_an_edit_that_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

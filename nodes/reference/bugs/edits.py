@@ -105,7 +105,8 @@ def _together(function: FunctionType, names: Iterable[str]) -> CodeType:
     found = [(place, edits) for name in names for place, edits in _places_of(name)
              if _function(place.module, place.qualname) is function]
     try:
-        return _edited(found[0][0], [edit for _, edits in found for edit in edits])[1]
+        # An edit that two bugs share is made once.
+        return _edited(found[0][0], dict.fromkeys(edit for _, edits in found for edit in edits))[1]
     except (StaleEditError, SyntaxError):
         raise ConfigError(
             f"options.bug: {' and '.join(names)} edit the same piece of code; switch on one of them") from None
