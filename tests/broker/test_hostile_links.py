@@ -122,7 +122,7 @@ async def noise_to_icestorm(folder: Path, rng: random.Random, until: Callable[[]
         while not until():
             link = await met(PROTOCOL, "icestorm", "n1", "n2", ports[1])
             for number in range(rng.randrange(1, 40)):
-                group = f"n1:{number // 8}" if rng.random() < 0.7 else broker.design._election.group
+                group = f"n1:{number // 8}" if rng.random() < 0.7 else broker.design.election.group
                 link.say(some_frame(rng, group))
                 frames += 1
                 for asked in link.heard[-2:]:

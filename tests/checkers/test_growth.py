@@ -61,7 +61,7 @@ def test_tasks_that_go_on_for_ever_are_a_leak(tmp_path: Path) -> None:
     result = run_seed(case, 1, tmp_path, tmp_path, ALL)
     assert result.verdict == "valid", result.sentence
     leaky = run_seed(replace(case, settings={**case.settings, "bug": "deliveries-go-on"}), 1, tmp_path, tmp_path, ALL)
-    assert leaky.broken == ("growth",) and "task Outbox._run" in leaky.sentence
+    assert leaky.broken == ("growth",) and "task SubscriberOutbox._run" in leaky.sentence
 
 
 def test_what_may_be_kept_is_told_by_settings() -> None:

@@ -149,7 +149,7 @@ def test_a_run_beside_its_twin_as_a_page(tmp_path: Path) -> None:
     assert "<b>unspecified" not in text
     assert "n2: &lt;slave&gt;" in text
     assert f"../{good.name}/report.html" in text
-    assert "Who led, in both" in text
+    assert "Roles in both runs" in text
 
 
 @pytest.mark.requirement("H25")

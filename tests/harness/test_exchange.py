@@ -365,7 +365,7 @@ def test_what_the_nemesis_says_is_claimed(tmp_path: Path) -> None:
     _, told = imported(tmp_path, text, "register")
     assert told["sentence"].endswith(" under 1 claimed fault (1 kill), without proof.")
     page = Path(told["report"]).read_text()
-    assert "The history tells of these faults." in page and "not confirmed" not in page
+    assert "The history reports these faults." in page and "not confirmed" not in page
     assert "recorded elsewhere: history" in page and "no faults" not in page
 
 

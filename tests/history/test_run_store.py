@@ -214,8 +214,8 @@ def test_the_lock_tells_who_is_alive(store: Store) -> None:
 def test_the_lock_ends_with_its_process(store: Store) -> None:
     run_dir = store.create(TEST)
     script = (
-        "import sys, time; from pathlib import Path; from stormproof.run_folder import Lock\n"
-        "lock = Lock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from stormproof.run_folder import RunLock\n"
+        "lock = RunLock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-c", script, str(run_dir)], stdout=subprocess.PIPE)
     assert child.stdout is not None

@@ -287,16 +287,18 @@ _EVENTS = [["enqueue", "q", 5, [0, 1], {"a": "b"}, "b:one"], ["enqueue", "q", 5,
            ["create", "exchange", "d", {"type": "direct"}, 3], ["delete", "queue", "r", 4],
            ["create", "binding", "d\nq\nk", {"exchange": "d", "queue": "q", "key": "k"}, 5]]  # fmt: skip
 _PRIMARY_SAYS = (
-    ["Hello", "primary", 5, ""], 0.1, ["Events", 0, 5, [["snapshot", 1, _OBJECTS]], False],
-    ["Events", 1, 5, [["caught-up"]], False], ["Events", 2, 5, _EVENTS[:4], True], ["Events", 2, 5, _EVENTS[4:], False],
-    ["Events", 3, 5, [["reset", "q", [0, 1], [[5, 1]]]], False],
-    0.5, ["Hello", "primary", 5, ""], ["Completed", 1, 1],
+    ["BrokerStatus", "primary", 5, ""], 0.1, ["EventGroup", 0, 5, [["snapshot", 1, _OBJECTS]], False],
+    ["EventGroup", 1, 5, [["caught-up"]], False], ["EventGroup", 2, 5, _EVENTS[:4], True],
+    ["EventGroup", 2, 5, _EVENTS[4:], False],
+    ["EventGroup", 3, 5, [["reset", "q", [0, 1], [[5, 1]]]], False],
+    0.5, ["BrokerStatus", "primary", 5, ""], ["Completed", 1, 1],
 )  # fmt: skip
 _BACKUP_SAYS = (
-    ["Hello", "connecting", 0, ""], ["Attach", 0, "", [["honest", "1.1", [[1, 1]], [0, 2], [[1, 2]]]]],
+    ["BrokerStatus", "connecting", 0, ""], ["Attach", 0, "", [["honest", "1.1", [[1, 1]], [0, 2], [[1, 2]]]]],
     ["Completed", 0, 2], 0.1, ["Completed", 1, 1], {"request": "create-queue", "body": {"queue": "r"}},
-    ["Hello", "ready", 1, ""], {"request": "bind", "body": {"exchange": "e", "queue": "honest", "key": "k"}}, "cut",
-    ["Attach", 1, "", []], ["Completed", 9, 9], ["Hello", "ready", 1, ""],
+    ["BrokerStatus", "ready", 1, ""],
+    {"request": "bind", "body": {"exchange": "e", "queue": "honest", "key": "k"}}, "cut",
+    ["Attach", 1, "", []], ["Completed", 9, 9], ["BrokerStatus", "ready", 1, ""],
 )  # fmt: skip
 
 
@@ -352,7 +354,7 @@ def qpid_links(options: Mapping[str, Any]) -> Target:
         run,
         [_joined("", *_PRIMARY_SAYS), _joined("lead", *_BACKUP_SAYS),
          _joined("", *_PRIMARY_SAYS[:4], ["Shutdown", "ab"]), _joined("", *_PRIMARY_SAYS[:4], ["Refuse", "no"]),
-         _joined("lead", *_BACKUP_SAYS, ["Hello", "primary", 9, ""], 0.1, *_PRIMARY_SAYS)],
+         _joined("lead", *_BACKUP_SAYS, ["BrokerStatus", "primary", 9, ""], 0.1, *_PRIMARY_SAYS)],
         _CODE, _JSON_WORDS, True, True,
     )  # fmt: skip
 
@@ -518,8 +520,8 @@ def qpid_managers() -> Target:
     names_n2 = ["Beat", 1.0, 41, 41, "n2", True, True, [], note, report]
     return Target(
         run,
-        [_joined(beat, 0.3, ["Echo", 0.9, 1, 1, 1, "n2", 5.0, 0, 0, note], ["Ask", 7, False], ["Ask", 8, True],
-                 ["Vote", 1, True, True, 1, 0, 0, ""], beat, 1.0),
+        [_joined(beat, 0.3, ["Echo", 0.9, 1, 1, 1, "n2", 5.0, 0, 0, note], ["VoteRequest", 7, False],
+                 ["VoteRequest", 8, True], ["Vote", 1, True, True, 1, 0, 0, ""], beat, 1.0),
          _joined(beat, leading, 0.2, leading, 0.5, ["Echo", 0.9, 40, 40, 40, "n1", 5.0, 40, 0, [40, 1, ["n3"]]]),
          _joined(beat, names_n2, 0.3, ["Echo", 0.6, 41, 41, 41, "n2", 9.0, 0, 0, note], names_n2, 1.0),
          _joined({"lessor": ["renew", 1.0, 0, 0, []]}, {"lessor": ["renew", 1.0, 0, 3, ["n3"]]}, 0.1,

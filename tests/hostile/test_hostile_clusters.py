@@ -11,9 +11,9 @@ from hostile_targets import TARGETS
 
 from nodes.reference.designs.qpid import backup
 
-_ATTACHED: Sequence[Any] = ("", ["Hello", "primary", 5, ""], 0.1)
-_EMPTY = ["Events", 0, 5, [["snapshot", 1, [["queue", "q", {"created": "1"}]]]], False]
-_READY = ["Events", 1, 5, [["caught-up"]], False]
+_ATTACHED: Sequence[Any] = ("", ["BrokerStatus", "primary", 5, ""], 0.1)
+_EMPTY = ["EventGroup", 0, 5, [["snapshot", 1, [["queue", "q", {"created": "1"}]]]], False]
+_READY = ["EventGroup", 1, 5, [["caught-up"]], False]
 _ANSWER: Mapping[str, Any] = {"ok": True, "state": "ready", "eligible": True, "generation": 3, "forced": False,
                               "store": {"state": "dirty", "uuid": ""}}  # fmt: skip
 _REPORT = {"up": True, "state": "connecting", "eligible": True, "generation": 0, "store": "empty", "uuid": "",
@@ -32,17 +32,18 @@ def lines(*said: Any) -> bytes:
 
 
 CASES: Mapping[str, tuple[str, bytes]] = {
-    "a position that is none": ("qpid-links", lines(*_ATTACHED, ["Events", 0, 5, [["dequeue", "q", []]], False])),
+    "a position that is none": ("qpid-links", lines(*_ATTACHED, ["EventGroup", 0, 5, [["dequeue", "q", []]], False])),
     "a position beyond 64 bits": (
-        "qpid-links", lines(*_ATTACHED, ["Events", 0, 5, [["enqueue", "q", 5, [1 << 62, 1], {}, "b:x"]], False])),
+        "qpid-links", lines(*_ATTACHED, ["EventGroup", 0, 5, [["enqueue", "q", 5, [1 << 62, 1], {}, "b:x"]], False])),
     "an exchange without a type": (
-        "qpid-links", lines(*_ATTACHED, ["Events", 0, 5, [["snapshot", 1, [["exchange", "x", {}]]]], False], _READY)),
+        "qpid-links",
+        lines(*_ATTACHED, ["EventGroup", 0, 5, [["snapshot", 1, [["exchange", "x", {}]]]], False], _READY)),
     "a header that no client can be sent": (
-        "qpid-links", lines(*_ATTACHED, _EMPTY, _READY, ["Events", 2, 5, [["enqueue", "q", 5, [0, 1], {"a\0": "b"},
+        "qpid-links", lines(*_ATTACHED, _EMPTY, _READY, ["EventGroup", 2, 5, [["enqueue", "q", 5, [0, 1], {"a\0": "b"},
                                                                             "b:x"]], False])),
     "an end before all is there": ("qpid-links", lines(*_ATTACHED, _EMPTY, ["Shutdown", "ab"])),
     "a part that is malformed": (
-        "qpid-links", lines(*_ATTACHED, _EMPTY, ["Events", 1, 5, [["enqueue", "q", 5, [0, 1]]], True])),
+        "qpid-links", lines(*_ATTACHED, _EMPTY, ["EventGroup", 1, 5, [["enqueue", "q", 5, [0, 1]]], True])),
     "a queue with half a character": ("qpid-requests", lines({"request": "create-queue", "body": {"queue": "\ud800"}})),
     "an argument with half a character": (
         "qpid-requests", lines({"request": "create-queue", "body": {"queue": "q", "x": "\udfff"}})),
@@ -98,7 +99,7 @@ def test_a_phase_of_a_number_of_400_digits_is_left_out_of_the_report() -> None:
 ], ids=["messages", "snapshots", "resets"])  # fmt: skip
 def test_a_group_without_end_ends_the_link(event: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backup, "MAX_GROUP", 1500)
-    parts = [["Events", 1, 5, [event], True]] * 4
+    parts = [["EventGroup", 1, 5, [event], True]] * 4
     log = str(TARGETS["qpid-links"]().run(lines(*_ATTACHED, _EMPTY, *parts)))
     assert "a group of events has more than 1500 bytes" in log
 

@@ -14,7 +14,8 @@ from nodes.reference.api import Command, ConfigError, Done
 from nodes.reference.engine.threads import is_collocated
 from nodes.reference.server.collocated import CollocatedChannel, CollocatedConnection, ConnectionLost
 from nodes.reference.server.reaction import DUPLICATE_OKAY, EXACTLY_ONCE, OUTPUT, QUALITIES, REACTION, compute
-from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services
+from nodes.reference.server.service import ServiceHost
+from nodes.reference.server.services import SERVICES, TCP_PROXY, Services
 
 
 class Group(Servers):
@@ -28,7 +29,7 @@ class Group(Servers):
     async def thread(self, channel: CollocatedChannel) -> None:
         raise NotImplementedError
 
-    def service(self, host: Host, reserved: int, arguments: Sequence[str]) -> Any:
+    def service(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> Any:
         group = self
 
         class Service:

@@ -15,7 +15,8 @@ from joram_servers import Servers, eventually
 from nodes.reference.api import Command, ConfigError
 from nodes.reference.engine.server_queues import BEGUN, DONE, FAILED, ServicesDeployment
 from nodes.reference.server.process import EXIT_FAILED, EXIT_OK
-from nodes.reference.server.services import SERVICES, TCP_PROXY, Host, Services, factory_of
+from nodes.reference.server.service import ServiceHost
+from nodes.reference.server.services import SERVICES, TCP_PROXY, Services, factory_of
 
 
 class Group(Servers):
@@ -28,7 +29,7 @@ class Group(Servers):
         self.calls: list[tuple[str, str]] = []
         self.on_init: Callable[[str, bool], None] = lambda name, first_time: None
 
-    def recorder(self, host: Host, reserved: int, arguments: Sequence[str]) -> Any:
+    def recorder(self, host: ServiceHost, reserved: int, arguments: Sequence[str]) -> Any:
         (name,) = arguments
         group = self
 

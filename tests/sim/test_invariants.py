@@ -425,7 +425,7 @@ def one_more(attribute: str, function: Callable[..., Any]) -> Callable[..., Any]
 @pytest.mark.parametrize(("case", "owner", "function", "attribute", "told"), [
     (JORAM, JoramLog, "append", "cached_bytes", "bytes of entries"),
     (JORAM, Replicator, "_send", "unacked", "bytes under way to n"),
-    (replace(ICESTORM, workload="events"), SubscriberOutbox, "add", "_bytes", "bytes that wait for "),
+    (replace(ICESTORM, workload="events"), SubscriberOutbox, "add", "waiting_bytes", "bytes that wait for "),
     (replace(QPID, nemesis="kill", rate=200.0, settings={"min_ok": "5", "catchup_chunk": "1"}), Browsing, "_hold",
      "held_bytes", "bytes that wait for backup n"),
     (FIORANO, DiskWriteCounter, "add", "changes", "change-sets: "),

@@ -96,8 +96,9 @@ def test_members_that_wait_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """They never heard how many there are, and nobody can change a topic as long as one is away."""
     topics = {"system": "icestorm", "workload": "subscriptions", **LONG}
     assert judged(tmp_path / "right", **topics)[0].verdict == VALID
-    form = icestorm_election.Election._form
-    monkeypatch.setattr(icestorm_election.Election, "_form", lambda self, of, group, epoch, members, seen: form(
+    kind = icestorm_election.InvitationElection
+    form = kind._form
+    monkeypatch.setattr(kind, "_form", lambda self, of, group, epoch, members, seen: form(
         self, of, group, epoch, members, seen if of == self.name else self.max_seen))
     available, _, _ = judged(tmp_path / "wrong", **topics)
     assert {each.detail["bound"] for each in available.anomalies} >= {"serves-with-majority"}

@@ -91,7 +91,7 @@ def test_planned_faults_that_had_no_time_are_told(tmp_path: Path) -> None:
         planned, begun = read_run(run_dir)["faults_planned"], len(read_ledger(run_dir / "ledger.jsonl"))
         assert begun >= 3 and (begun == planned) == all_took_place and begun <= planned
         page = write_report(run_dir).read_text()
-        assert (f"{begun} of {planned} planned faults came to their turn" in page) == (not all_took_place)
+        assert (f"{begun} of {planned} planned faults were injected" in page) == (not all_took_place)
         assert (f">{begun} of {planned}<" in page) == (not all_took_place)
 
 

@@ -60,7 +60,7 @@ def unrevoked(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rules are kept in memory alone."""
     def flush(self: Any, changes: Any) -> None:
-        self._table.forget()
+        self.table.forget()
 
     monkeypatch.setattr(Security, "flush", flush)
 
