@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 from collections.abc import Iterator
+from types import CodeType
 
 import pytest
 
@@ -84,3 +87,15 @@ def test_a_night_says_that_nothing_exercises_them(tmp_path_factory: pytest.TempP
     file.write_text("[[case]]\nname = 'm'\nmutants = ['xid-again']\nseeds = '1'\n")
     with pytest.raises(UsageError, match="no test that exercises it"):
         read_plan(file, "salt")
+
+
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.edits])
+def test_an_edit_uses_names_that_are_there(name: str) -> None:
+    """A class that was renamed would end the broker instead of giving it the bug."""
+    for function, code in bug_edits.codes_of(name):
+        waiting = [code]
+        while waiting:
+            each = waiting.pop()
+            waiting += [constant for constant in each.co_consts if isinstance(constant, CodeType)]
+            used = {step.argval for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"}
+            assert all(word in function.__globals__ or hasattr(builtins, word) for word in used)

@@ -71,7 +71,7 @@ BUGS = (
             exercise=ALL_DOWN),
     _tested("links-left-behind", "a database is transferred without its links",
             (".designs.icestorm.topics:dump", "self.topics[name].encode()",
-             "Topic(name, self.topics[name].subscribers).encode()")),
+             "ReplicatedTopic(name, self.topics[name].subscribers).encode()")),
     _tested("transfer-skipped", "the members of a new group keep their databases, even if another is more recent",
             (".designs.icestorm.election:_agree", "None if stamps[name] == stamps[best] else dump", "None")),
     edit("cost-not-looked-at", "icestorm", "events pass links regardless of cost",
