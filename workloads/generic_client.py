@@ -154,7 +154,7 @@ class GenericQueueClient:
             if depth == 0:
                 return None
             if loop.time() >= patience:
-                raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
+                raise NotDone(f"{KEPT_BACK} {amount(depth or 0, 'message')} back")
 
     async def in_time(self, waiting: Awaitable[T | None]) -> T | None:
         """Return the result of ``waiting``, which waits up to ``poll`` seconds. If it returns None early, wait for the

@@ -352,8 +352,9 @@ class QueueConnection(Protocol):
         """Return the next message of a queue, or None if none arrived within ``timeout`` seconds."""
         ...
 
-    async def depth(self, queue: str) -> int:
-        """Return the number of messages in a queue, including those delivered but not acknowledged."""
+    async def depth(self, queue: str) -> int | None:
+        """Return the number of messages in a queue, including those delivered but not acknowledged; None if the
+        protocol has no request for that number."""
         ...
 
     async def close(self) -> None:

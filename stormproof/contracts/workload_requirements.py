@@ -20,7 +20,7 @@ class Reaction:
 
 @dataclass(frozen=True)
 class Demands:
-    """Queues and topics that clients will use, by name, and the required servers.
+    """The objects that clients will use, by name, and the required servers: queues, topics, logs, registers, locks.
 
     ``servers`` is the number of replicated servers, each a separate group of nodes; ``local_servers`` is the number of
     single nodes in addition, which forward messages. ``spread``: each queue, or topic, is on all servers. ``security``:
@@ -29,6 +29,9 @@ class Demands:
 
     queues: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    registers: tuple[str, ...] = ()
+    locks: tuple[str, ...] = ()
     servers: int = 1
     local_servers: int = 0
     spread: bool = False

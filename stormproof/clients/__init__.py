@@ -1,0 +1,22 @@
+"""Clients of standard protocols, for brokers of any kind: one module, and one connection class, a protocol.
+
+``PROTOCOLS.load("amqp")`` is the protocol's ``ProtocolClient``. Which errors mean *certainly not done* is stated in
+each module, with the sentence of the protocol's specification.
+"""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from stormproof.contracts.protocol_client import ProtocolClient
+from stormproof.registry import Entry, Registry
+
+
+def _is_protocol(found: object) -> TypeGuard[ProtocolClient]:
+    return isinstance(found, ProtocolClient)
+
+
+PROTOCOLS: Registry[ProtocolClient] = Registry(
+    "client",
+    _is_protocol,
+)

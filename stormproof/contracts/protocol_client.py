@@ -1,0 +1,115 @@
+"""A protocol client: how to connect to any broker that speaks a standard protocol, prepare it, and ask it."""
+
+from __future__ import annotations
+
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from stormproof.contracts.backend import Credentials
+from stormproof.contracts.guarantee import Guarantee
+from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
+
+
+@dataclass(frozen=True)
+class Tls:
+    """TLS of clients: paths of the certificate authority, the client's certificate and its key, and the name that the
+    broker's certificate must have. An empty ``ca`` stands for the system's authorities, an empty ``cert`` for no client
+    certificate, an empty ``name`` for the broker's host name."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    name: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that verifies the broker's certificate.
+
+        Raises:
+            OSError, ssl.SSLError: a file can't be read, or is no certificate or key.
+        """
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key or None)
+        return context
+
+
+@dataclass(frozen=True)
+class Access:
+    """How clients get into a broker: credentials, virtual host, SASL mechanism, and TLS (None: plain connections).
+
+    ``sasl`` is the mechanism's registered name (``PLAIN``, ``SCRAM-SHA-256``); empty: the protocol's usual one.
+    """
+
+    credentials: Credentials = Credentials()
+    vhost: str = ""
+    sasl: str = ""
+    tls: Tls | None = None
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A replica as clients reach it: its node's name, and host and port."""
+
+    node: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class BrokerSetup:
+    """What a protocol client works with: the replicas, the access to them, the names of the objects that the workload
+    uses, and the values of the protocol client's options."""
+
+    brokers: Sequence[Broker]
+    access: Access = Access()
+    demands: Demands = Demands()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ProtocolClient(ABC):
+    """A kind of client, for all brokers that speak its protocol. It holds no state of a run.
+
+    ``port`` is the protocol's registered port, ``tls_port`` the one for TLS. ``provides`` are the features that
+    workloads may need (``queues``, ``logs``, ``registers``, ``locks``). ``options`` are its settings, and
+    ``guarantees`` state what the protocol itself does not promise. ``distributions`` are the Python packages that it
+    needs, in the extra ``extra``. ``binds``: the library connects from the address that ``connect`` names; otherwise
+    its connections must run inside the client place's network.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    port: ClassVar[int]
+    tls_port: ClassVar[int] = 0
+    provides: ClassVar[frozenset[str]] = frozenset({"queues"})
+    options: ClassVar[tuple[Option, ...]] = ()
+    guarantees: ClassVar[tuple[Guarantee, ...]] = ()
+    distributions: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = "systems"
+    binds: ClassVar[bool] = True
+
+    @abstractmethod
+    def connection(self, setup: BrokerSetup) -> Any:
+        """Return a new connection, not open yet: one of the protocols of ``stormproof.contracts.client`` for each
+        feature in ``provides``."""
+
+    async def prepare(self, setup: BrokerSetup) -> None:
+        """Create the queues, logs or streams that the workload uses; existing ones are accepted.
+
+        First offsets are the earliest, and delivery limits are lifted, wherever the protocol has a request for it.
+        """
+
+    async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
+        """Return the node that leads each object, by the object's name, if the protocol tells."""
+        return {}
+
+    async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
+        """Return the host and port under which each node tells clients to reach it, if the protocol has that."""
+        return {}
+
+    async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
+        """Delete objects of these names that clients created on a broker that continues to run; return those left."""
+        return names
