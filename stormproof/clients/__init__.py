@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from stormproof.contracts.protocol_client import ProtocolClient
-from stormproof.registry import Entry, Registry
+from stormproof.registry import Registry
 
 
 def _is_protocol(found: object) -> TypeGuard[ProtocolClient]:

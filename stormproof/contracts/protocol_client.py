@@ -44,7 +44,7 @@ class Access:
     ``sasl`` is the mechanism's registered name (``PLAIN``, ``SCRAM-SHA-256``); empty: the protocol's usual one.
     """
 
-    credentials: Credentials = Credentials()
+    credentials: Credentials = field(default_factory=Credentials)
     vhost: str = ""
     sasl: str = ""
     tls: Tls | None = None
@@ -65,8 +65,8 @@ class BrokerSetup:
     uses, and the values of the protocol client's options."""
 
     brokers: Sequence[Broker]
-    access: Access = Access()
-    demands: Demands = Demands()
+    access: Access = field(default_factory=Access)
+    demands: Demands = field(default_factory=Demands)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
