@@ -18,6 +18,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stormproof import blocking
 from stormproof.contracts.backend import Backend
 from stormproof.contracts.check import Anomaly, Check, CheckOutcome, RecordedRun
 from stormproof.contracts.client import Client, Delivery, NotDone, NotFound, QueueConnection, RegisterConnection
@@ -67,5 +68,5 @@ __all__ = [
     "Demands", "Deployment", "Evidence", "Fault", "FaultPlan", "Guarantee", "Helper", "HistoryError", "Infeasible",
     "Machine", "NodeStatus", "NotDone", "NotFound", "Op", "Option", "QueueConnection", "RecordedRun",
     "RegisterConnection", "ShellCluster", "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError",
-    "Workload", "check", "load", "run",
+    "Workload", "blocking", "check", "load", "run",
 ]  # fmt: skip

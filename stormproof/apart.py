@@ -45,9 +45,9 @@ async def left_after(seconds: float | None, work: Awaitable[T]) -> T:
         except asyncio.CancelledError as error:
             if asked:
                 raise
-            raise _as_exception(error) from error
+            raise as_exception(error) from error
         except errors_of_others() as error:
-            raise _as_exception(error) from error
+            raise as_exception(error) from error
 
     asked = False
     task = asyncio.ensure_future(guarded())
@@ -118,7 +118,7 @@ class OwnLoop:
             raise TimeoutError
         value, error = outcome[0]
         if error is not None:
-            raise _as_exception(error)
+            raise as_exception(error)
         return value  # type: ignore[no-any-return]
 
     async def call(self, name: str, function: Callable[[], Any]) -> Any:
@@ -142,7 +142,7 @@ class OwnLoop:
             if error is None:
                 done.set_result(value)
             else:
-                done.set_exception(_as_exception(error))
+                done.set_exception(as_exception(error))
 
         tasks = self.begin(function, finish)
         try:
@@ -180,7 +180,7 @@ class OwnLoop:
         return tasks
 
 
-def _as_exception(error: BaseException) -> Exception:
+def as_exception(error: BaseException) -> Exception:
     """Return the error of a system's code if the harness can continue after it; otherwise an exception that describes
     it.
     """
@@ -225,7 +225,7 @@ class Apart:
             self._give_back(place)
             return None
         kind: type = type(made)
-        return _class_of(kind, frozenset(getattr(made, "__dict__", ())))(self, place, made)
+        return class_like(_Connection, kind, frozenset(getattr(made, "__dict__", ())))(self, place, made)
 
     def close(self) -> None:
         """Let the unused threads end."""
@@ -310,20 +310,23 @@ class _Connection:
 
 
 @functools.cache
-def _class_of(kind: type, own: frozenset[str]) -> type[_Connection]:
-    """Return a class with the methods and attributes of ``kind`` and the additional attributes ``own``: runtime
-    protocol checks look for them on the class.
+def class_like(base: type[Any], kind: type, own: frozenset[str]) -> type[Any]:
+    """Return a subclass of ``base`` with the methods and attributes of ``kind`` and the additional attributes ``own``:
+    runtime protocol checks look for them on the class.
+
+    ``base`` carries out a method of its ``_real`` object by ``_call(name, function, ...)``.
     """
 
     def method(name: str) -> Callable[..., Awaitable[Any]]:
-        async def forward(self: _Connection, *arguments: Any, **named: Any) -> Any:
+        async def forward(self: Any, *arguments: Any, **named: Any) -> Any:
             return await self._call(name, getattr(self._real, name), *arguments, **named)
 
+        forward.__wrapped__ = getattr(kind, name)  # type: ignore[attr-defined]  # where `inspect` finds the source
         return forward
 
     def value(name: str) -> property:
-        return property(lambda self: self.__getattr__(name))
+        return property(lambda self: getattr(self._real, name))
 
     members = {name: method(name) if callable(getattr(kind, name, None)) else value(name)
                for name in {*dir(kind), *own} if not name.startswith("_")}  # fmt: skip
-    return type(kind.__name__, (_Connection,), members)
+    return type(kind.__name__, (base,), members)
