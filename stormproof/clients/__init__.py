@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from stormproof.contracts.protocol_client import ProtocolClient
-from stormproof.registry import Registry
+from stormproof.registry import Entry, Registry
 
 
 def _is_protocol(found: object) -> TypeGuard[ProtocolClient]:
@@ -19,4 +19,5 @@ def _is_protocol(found: object) -> TypeGuard[ProtocolClient]:
 PROTOCOLS: Registry[ProtocolClient] = Registry(
     "client",
     _is_protocol,
+    Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
 )
