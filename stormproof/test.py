@@ -14,6 +14,9 @@ SCHEDULE = "schedule"
 """The option with an explicit list of faults, as a person wrote it: ``FAMILY:KIND:START-END:SEED``, separated by
 spaces."""
 
+SERVICES = "services"
+"""The option with the names of the replicas, joined by commas, where these are not ``n1`` to ``nN``."""
+
 
 def named_kinds(options: Mapping[str, Any], family: str) -> tuple[str, ...]:
     """Return the kinds of a family that a test's options name: by the option ``FAMILY_kind``, and in a written
@@ -47,7 +50,10 @@ class Test:
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """``n1`` ... ``nN``, in the order in which replicas are numbered from 0."""
+        """``n1`` ... ``nN``, in the order in which replicas are numbered from 0, or the names that the option
+        ``services`` gives them."""
+        if named := self.options.get(SERVICES):
+            return tuple(str(named).split(","))
         return tuple(f"n{i + 1}" for i in range(self.nodes))
 
     @property

@@ -22,6 +22,8 @@ BACKENDS: Registry[type[Backend]] = Registry(
           "harness.sim.backend:SimBackend"),
     Entry("ssh", "hosts over SSH that permit faults: virtual machines, computers of a lab",
           "harness.backends.ssh.backend:SshBackend"),
+    Entry("compose", "the services of a Compose file, as containers of this machine; needs root",
+          "harness.backends.compose.backend:ComposeBackend"),
     Entry("attach", "a running system, reached by clients only",
           "harness.backends.attach:AttachBackend"),
     Entry("attach-ssh", "a running system, whose hosts are reached over SSH for faults",

@@ -17,7 +17,7 @@ from harness.backends.disk_control import FuseDisk
 from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, SOME, TORN
 from harness.backends.process import CLOCK, SETTLE_S, hundredths
 from nemesis.families import abilities_needed
-from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, DiskFault, DiskUse
+from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, CommandResult, DiskFault, DiskUse
 from stormproof.errors import BackendError
 from stormproof.test import Test
 
@@ -96,6 +96,9 @@ class DiskBackend(ShellBackend):
     async def kill(self, node: str, program: str) -> None:
         """End a program with SIGKILL; if the disk's fault loses unsynced data, it does so once no program runs."""
         await super().kill(node, program)
+        await self._killed(node)
+
+    async def _killed(self, node: str) -> None:
         fault = self._disk_faults.get(node)
         if fault is not None and fault.kind in _WHEN_KILLED and not await self._any_runs(node):
             await self._lose(node, _WHEN_KILLED[fault.kind])
@@ -115,10 +118,10 @@ class DiskBackend(ShellBackend):
 
     async def probe_disk(self, node: str) -> str:
         """Write a file next to the data from within the machine, sync it, and measure the time."""
-        path = shlex.quote(f"{self.data_dir(node)}/{PROBE_FILE}")
+        path = shlex.quote(f"{self._disk_folder(node)}/{PROBE_FILE}")
         write = f"dd if=/dev/zero of={path} bs={FULL_AFTER + 1} count=1 conv=fsync 2>/dev/null"
-        done = await self.exec(node, f"a=$(date +%s%N); {write} || {{ echo failed; rm -f {path}; exit; }}; "
-                                     f"b=$(date +%s%N); rm -f {path}; echo $((b - a))")  # fmt: skip
+        done = await self._at_disk(node, f"a=$(date +%s%N); {write} || {{ echo failed; rm -f {path}; exit; }}; "
+                                         f"b=$(date +%s%N); rm -f {path}; echo $((b - a))")  # fmt: skip
         answer = done.output.strip()
         if answer == "failed":
             return answer
@@ -135,9 +138,7 @@ class DiskBackend(ShellBackend):
         disks = [self._disk(node) for node in nodes]
         self._dark |= set(nodes)
         await gather_all(disk.ask("dark") for disk in disks)
-        await gather_all(
-            self._steer(node, _END_ALL, "its processes don't end", SETTLE_S + CALL_LIMIT) for node in nodes
-        )
+        await gather_all(self._end_all(node) for node in nodes)
         await gather_all(self._lose(node, SOME) for node in nodes)
 
     async def power_on(self, nodes: Sequence[str]) -> None:
@@ -155,8 +156,22 @@ class DiskBackend(ShellBackend):
         """Discard unsynced data, including what the kernel holds for mapped memory."""
         disk = self._disk(node)
         await disk.ask("dark")
-        await self._steer(node, f"sync -f {shlex.quote(self.data_dir(node))}", "its disk can't be written out")
+        done = await self._at_disk(node, f"sync -f {shlex.quote(self._disk_folder(node))}")
+        if done.status:
+            raise BackendError(f"{node}: its disk can't be written out: {' '.join(done.output.split())}")
         await disk.ask("lose", luck=luck)
+
+    async def _end_all(self, node: str) -> None:
+        """End every process of a machine."""
+        await self._steer(node, _END_ALL, "its processes don't end", SETTLE_S + CALL_LIMIT)
+
+    def _disk_folder(self, node: str) -> str:
+        """Return the path of the machine's disk where ``_at_disk`` runs."""
+        return self.data_dir(node)
+
+    async def _at_disk(self, node: str, script: str) -> CommandResult:
+        """Run a shell command where the machine's disk is mounted."""
+        return await self.exec(node, script)
 
     async def _any_runs(self, node: str) -> bool:
         """Return whether a program of the machine runs, started here or by another program."""

@@ -165,17 +165,11 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
                 await asyncio.to_thread(self._scratch.remove)
                 self._scratch = None
 
-    async def _connect(self, node: str) -> _PipeChannel:
+    async def _connect(self, node: str) -> PipeChannel:
         base = f"/proc/{self._holders[node].pid}/ns"
-        process = await asyncio.create_subprocess_exec(
-            # This shell leads the session. It keeps its name, because it starts nsenter as a child.
-            "/bin/sh", "-c", f'{TAKE_NAME}; "$@"; exit', "sh",
+        return await PipeChannel.open([
             "nsenter", f"--net={base}/net", f"--mount={base}/mnt", f"--uts={base}/uts", f"--ipc={base}/ipc",
-            f"--pid={base}/pid_for_children", "/bin/sh",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True, env=_environment(),
-        )
-        return _PipeChannel(process)
+            f"--pid={base}/pid_for_children"])  # fmt: skip
 
     async def _hold(self, node: str, hosts: Path) -> None:
         """Start the process that holds the node's namespaces and wait until they are set up."""
@@ -215,7 +209,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         return path
 
 
-class _PipeChannel:
+class PipeChannel:
     """The pipes of a shell that ``nsenter`` started in a separate session."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -223,14 +217,27 @@ class _PipeChannel:
         assert process.stdin is not None and process.stdout is not None
         self._stdin, self._stdout = process.stdin, process.stdout
 
+    @classmethod
+    async def open(cls, entering: Sequence[str]) -> PipeChannel:
+        """Start a shell; the words of ``entering`` precede it."""
+        return cls(await asyncio.create_subprocess_exec(
+            # The outer shell leads the session. It keeps its name, because it starts nsenter as a child.
+            "/bin/sh", "-c", f'{TAKE_NAME}; "$@"; exit', "sh", *entering, "/bin/sh",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True, env=_environment(),
+        ))  # fmt: skip
+
     async def read(self) -> bytes:
+        """Return the next bytes of output."""
         return await self._stdout.read(1 << 16)
 
     async def write(self, data: bytes) -> None:
+        """Send to the shell's input."""
         self._stdin.write(data)
         await self._stdin.drain()
 
     async def destroy(self) -> None:
+        """End the shell and its foreground command."""
         # The broker leads a separate session, so this ends only the shell and its foreground command.
         await _end(self._process)
         self._stdin.close()

@@ -193,17 +193,25 @@ class PacketBackend(ShellBackend):
     async def _order(self, node: str, held: NodeShaping) -> None:
         program = self._program(node)
         if not program.alive:
-            await self.upload(node, Path(packet_queue.__file__).read_bytes(), self._program_path(node))
+            await self._install_program(node)
         try:
             await program.ask(
                 {
-                    way: {self._addresses[name]: asdict(condition) for name, condition in side.items()}
+                    way: {ip: asdict(condition) for name, condition in side.items() for ip in self._all_addresses(name)}
                     for way, side in ((packet_queue.ARRIVING, held.arriving), (packet_queue.LEAVING, held.leaving))
                 }
             )
         except BackendError:
             await self._take_rules_away(node)
             raise
+
+    async def _install_program(self, node: str) -> None:
+        await self.upload(node, Path(packet_queue.__file__).read_bytes(), self._program_path(node))
+
+    def _all_addresses(self, name: str) -> tuple[str, ...]:
+        """Return the IPv4 addresses of the machine or client host of that name, where packets are recognised by them.
+        """
+        return (self._addresses[name],)
 
     def _program(self, node: str) -> PacketProgram:
         if node not in self._programs:
@@ -227,9 +235,12 @@ class PacketBackend(ShellBackend):
                 await self._take_rules_away(node)  # No packets are affected there any longer, and the count is lost.
                 answer = {}
             arrived, left = answer.get(packet_queue.ARRIVING, {}), answer.get(packet_queue.LEAVING, {})
-            counts |= {(name, _beside(name, node)): arrived.get(self._addresses[name], 0) for name in held.arriving}
-            counts |= {(_beside(name, node), name): left.get(self._addresses[name], 0) for name in held.leaving}
+            counts |= {(name, _beside(name, node)): self._packets_of(name, arrived) for name in held.arriving}
+            counts |= {(_beside(name, node), name): self._packets_of(name, left) for name in held.leaving}
         return counts
+
+    def _packets_of(self, name: str, counted: Mapping[str, int]) -> int:
+        return sum(counted.get(ip, 0) for ip in self._all_addresses(name))
 
     async def _netem_does(self, conditions: Mapping[Link, LinkConditions]) -> bool:
         """Return whether the kernel's emulator supports all conditions.

@@ -28,6 +28,15 @@ from harness.cli.common import (
     WebhookOption,
     choices,
 )
+from harness.cli.composed import (
+    ClientOption,
+    ComposeOption,
+    EnvFileOption,
+    ProfileOption,
+    ReplicasOption,
+    composed,
+    system_of_client,
+)
 from harness.cli.configured import ConfigOption, SettingsOption
 from harness.cli.kept import KEEP, KEEP_HELP
 from harness.cli.output import print_answer, teller
@@ -66,6 +75,11 @@ def test(
     ssh_config: SshConfigOption = None,
     hosts: HostsOption = None,
     attach: AttachOption = None,
+    compose: ComposeOption = None,
+    profile: ProfileOption = None,
+    env_file: EnvFileOption = None,
+    replicas: ReplicasOption = None,
+    client: ClientOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
     descriptor: Annotated[Path | None, typer.Option(help=DESCRIPTOR_HELP)] = None,
     time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
@@ -95,6 +109,8 @@ def test(
     stormproof test --set partitions=unspecified --set partition_kind=master --set fault_duration=6
 
     stormproof test --system ./mine.py:MyBroker --nemesis kill --rate 1000 --json
+
+    stormproof test --compose compose.yml --replicas kafka-1,kafka-2,kafka-3 --client kafka --nemesis partition,kill
     """
     from checkers.spark.masters import ship_environment
     from harness.api import plan
@@ -118,6 +134,18 @@ def test(
     if attach is not None:
         wanted, nodes, nemesis = _attached(attach, any(files.values()), backend, nodes, nemesis)
         given |= {"attach": attach}
+    if (compose or client or replicas) and (system is not None or descriptor is not None):
+        raise UsageError("--compose and --client name the system; leave out --system and --descriptor")
+    if compose:
+        if attach is not None or nodes is not None or backend not in (None, "compose"):
+            raise UsageError("--compose sets the nodes; leave out --attach, --nodes and --backend")
+        found = composed(compose, profile, env_file, replicas, client)
+        system, wanted, given = found.system, "compose", {**found.given, **given}
+    elif replicas or profile or env_file:
+        raise UsageError("--replicas, --profile and --env-file go with --compose")
+    elif client:
+        system, own = system_of_client(client)
+        given = {**own, **given}
     for text in check or []:
         plugins.resolve(plugins.CHECK, text)
     tell = teller(as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
+from stormproof.clients import PROTOCOLS
 from stormproof.contracts.system import System
 from stormproof.registry import Entry, Registry
 
@@ -35,4 +36,6 @@ SYSTEMS: Registry[System] = Registry(
     Entry("zeroc-icestorm", "ZeroC's IceStorm: one server, or a replicated group; topics of events",
           "nodes.systems.zeroc_icestorm.system:ZEROC_ICESTORM"),
     Entry("nats", "NATS JetStream: one server or three; streams as queues", "nodes.systems.nats.system:NATS"),
+    *(Entry(f"any-{entry.name}", f"any broker in a Compose file, or that runs: {entry.summary}",
+            f"nodes.systems.any_broker.system:{entry.name}") for entry in PROTOCOLS),
 )  # fmt: skip

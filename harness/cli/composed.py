@@ -1,0 +1,79 @@
+"""Tests of brokers known by their protocol: ``--compose`` with ``--replicas`` and ``--client``, or ``--attach``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.backends.compose import settings
+from nodes.systems.any_broker.system import PREFIX
+from stormproof.clients import PROTOCOLS
+from stormproof.errors import UsageError
+
+EXEC = "exec:"
+ComposeOption = Annotated[
+    list[Path] | None, typer.Option("--compose", help="Compose file of the system under test; may be repeated")
+]
+ProfileOption = Annotated[list[str] | None, typer.Option("--profile", help="Compose profile; may be repeated")]
+EnvFileOption = Annotated[Path | None, typer.Option("--env-file", help="file of variables for --compose")]
+ReplicasOption = Annotated[
+    str | None, typer.Option(help="with --compose: the services that are the broker's replicas, joined by commas")
+]
+ClientOption = Annotated[
+    str | None,
+    typer.Option(help=f"protocol of the clients: {', '.join(PROTOCOLS.names())}; or {EXEC}PROGRAM, a client in any "
+                 "language"),
+]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A test's system, and the settings that the Compose file declares."""
+
+    system: str
+    given: Mapping[str, Any]
+
+
+def system_of_client(text: str) -> tuple[str, dict[str, str]]:
+    """Return the system of brokers that a client speaks to, and the client's own settings.
+
+    Raises:
+        UsageError: there is no such client.
+    """
+    if text.startswith(EXEC):
+        return PREFIX + "exec", {"command": text.removeprefix(EXEC)}
+    PROTOCOLS.entry(text)
+    return PREFIX + text, {}
+
+
+def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Path | None, replicas: str | None,
+             client: str | None) -> Composed:
+    """Return what a Compose file's test consists of; options given here come before the file's ``x-stormproof``.
+
+    Raises:
+        UsageError: no client is named, or the file declares something wrong.
+    """
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"--compose {file}: no such file")
+    declared = settings.declared_in(files)
+    if not (named := client or declared.client):
+        raise UsageError(f"say which protocol clients speak: --client NAME (known: {', '.join(PROTOCOLS.names())}), "
+                         f"or client: NAME under {settings.KEY} in the file")
+    system, own = system_of_client(named)
+    given: dict[str, Any] = {name: str(value) for name, value in declared.settings.items()}
+    given |= own
+    given[settings.FILES.name] = ",".join(str(file) for file in files)
+    if profiles:
+        given[settings.PROFILES.name] = ",".join(profiles)
+    if env_file is not None:
+        given[settings.ENV_FILE.name] = str(env_file)
+    if replicas:
+        given[settings.REPLICAS.name] = replicas
+    if waived := [name for name, status in declared.guarantees.items() if str(status) == "not promised"]:
+        given["not_promised"] = ",".join(waived)
+    return Composed(system, given)

@@ -1,0 +1,1 @@
+"""Any broker that speaks a standard protocol, from a Compose file or already running."""

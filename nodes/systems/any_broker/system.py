@@ -1,0 +1,91 @@
+"""Brokers of any kind, known by the protocol that they speak: one system a protocol client, called ``any-PROTOCOL``.
+
+Nothing is installed or started here. A Compose project or a running cluster provides the machines, and the protocol
+client (``stormproof.clients``) provides connections, preparation and, where the protocol tells, leaders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nodes.systems.any_broker.cluster import AnyBrokerCluster
+from stormproof.clients import PROTOCOLS
+from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee, Such
+from stormproof.contracts.option import Option
+from stormproof.contracts.protocol_client import ProtocolClient
+from stormproof.contracts.system import System
+from stormproof.contracts.topology import Helper, Topology
+from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import UsageError
+from stormproof.node_logs import LogLine, parse_time
+from stormproof.test import SERVICES, Test
+
+PREFIX = "any-"
+HELPERS = "helper_services"
+"""The option of the backend with the names of the machines that are not replicas, joined by commas."""
+_WAIVED = Option("not_promised", "", "guarantees that this broker does not give, joined by commas")
+_GUARANTEES = ("lost", "duplicated", "phantom", "depth", "log", "register", "lock", "lease", "recovery")
+_DOCKER_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,6})\d*(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)
+
+
+def _waived(name: str) -> Guarantee:
+    return Guarantee(name, NOT_PROMISED, "settings", "declared by the user of this broker", such=Such(
+        f"not_promised contains {name}", lambda options: name in str(options.get(_WAIVED.name, "")).split(",")))
+
+
+class AnyBroker(System):
+    """All brokers that speak one protocol."""
+
+    no_attaching = ""
+
+    def __init__(self, protocol: ProtocolClient) -> None:
+        self.protocol = protocol
+        self.name = PREFIX + protocol.name
+        self.options = (*protocol.options, _WAIVED)
+        self.provides = protocol.provides
+        self.guarantees = (*map(_waived, _GUARANTEES), *protocol.guarantees)
+        self.distributions = protocol.distributions
+        self.extra = protocol.extra
+
+    def cluster(self, deployment: Deployment) -> Cluster:
+        """Return the cluster that the backend's machines form."""
+        return AnyBrokerCluster(self.protocol, deployment)
+
+    def node_count(self, asked: int | None, demands: Demands, options: Mapping[str, Any]) -> int:
+        """Return the number of replicas that the Compose file has."""
+        named = str(options.get(SERVICES, ""))
+        return super().node_count(len(named.split(",")) if named else asked, demands, options)
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """Return the replicas, and the project's other machines as helpers with their own names as roles."""
+        others = [name for name in str(test.options.get(HELPERS, "")).split(",") if name]
+        return Topology(test.node_names, test.client_hosts, tuple(Helper(name, name) for name in others))
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raise UsageError if nothing provides the machines."""
+        if not test.options.get("compose") and not test.options.get("attach"):
+            raise UsageError(f"--system {self.name}: say where the broker is: --compose FILE --client "
+                             f"{self.protocol.name}, or --attach HOST:PORT")
+
+    def leads_objects(self) -> bool:
+        """Return whether the protocol tells which replica leads each object."""
+        return type(self.protocol).leaders is not ProtocolClient.leaders
+
+    def parse_line(self, line: str) -> LogLine:
+        """Return the time that Docker's engine gave a line, and the line."""
+        match = _DOCKER_STAMP.fullmatch(line)
+        moment = parse_time(f"{match[1]}{match[2]}".replace("Z", "+00:00")) if match else None
+        return LogLine(moment.timestamp(), match[3]) if match and moment else LogLine(None, line)
+
+
+def __getattr__(name: str) -> Any:
+    """Return the system of a protocol: ``AMQP`` is that of the protocol ``amqp``."""
+    if name.lower() in PROTOCOLS:
+        return _systems.setdefault(name, AnyBroker(PROTOCOLS.load(name.lower())))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_systems: dict[str, AnyBroker] = {}
