@@ -16,6 +16,7 @@ from stormproof.contracts.backend import Credentials, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.launch import Launch, Launcher
+from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, StormproofError, errors_of_others
@@ -356,6 +357,11 @@ class ShellCluster(Cluster):
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """Return the client port of each replica."""
         return [(self.backend.address(node), self._machines[node].port) for node in self.node_names]
+
+    def broker_setup(self, **options: Any) -> BrokerSetup:
+        """Return this cluster as protocol clients see it; ``options`` are values of their options."""
+        brokers = [Broker(node, self.backend.address(node), self._machines[node].port) for node in self.node_names]
+        return BrokerSetup(brokers, Access(self.credentials), self.demands, options)
 
     def logs(self, machine: str) -> Mapping[str, str]:
         """Return the programs' output and the log files that the system names."""

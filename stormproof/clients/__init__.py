@@ -20,4 +20,5 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     "client",
     _is_protocol,
     Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
+    Entry("redis", "Redis: streams as queues and logs, values as registers", "stormproof.clients.redis:REDIS"),
 )

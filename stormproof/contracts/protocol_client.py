@@ -68,12 +68,19 @@ class Broker:
 @dataclass(frozen=True)
 class BrokerSetup:
     """What a protocol client works with: the replicas, the access to them, the names of the objects that the workload
-    uses, and the values of the protocol client's options."""
+    uses, and the values of the protocol client's options. ``hosts`` are the addresses of host names by which the broker
+    refers to its machines, as client places resolve them."""
 
     brokers: Sequence[Broker]
     access: Access = field(default_factory=Access)
     demands: Demands = field(default_factory=Demands)
     options: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
+
+    def resolve(self, host: str) -> str:
+        """Return the address of a host name that the broker told a client; unknown names are returned as they are."""
+        nodes = {broker.node: broker.host for broker in self.brokers}
+        return self.hosts.get(host) or nodes.get(host) or host
 
 
 class ProtocolClient(ABC):
@@ -96,6 +103,10 @@ class ProtocolClient(ABC):
     distributions: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "systems"
     binds: ClassVar[bool] = True
+
+    def settings(self, setup: BrokerSetup) -> dict[str, Any]:
+        """Return the values of all options; those that the setup leaves out have their defaults."""
+        return {option.name: option.default for option in self.options} | dict(setup.options)
 
     @abstractmethod
     def connection(self, setup: BrokerSetup) -> Any:

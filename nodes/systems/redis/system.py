@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.redis.client import SENTINEL_PORT, SERVER_PORT, RedisConnection, WatchedKey, ask
-from nodes.systems.redis.guarantees import GUARANTEES
-from stormproof.contracts.client import QueueConnection
+from stormproof.clients.redis import REDIS as PROTOCOL
+from stormproof.clients.redis import SENTINEL_PORT, SERVER_PORT, RedisConnection, ask
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.contracts.option import Option
+from stormproof.contracts.protocol_client import Access, BrokerSetup
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 SINGLE, SENTINEL = "single", "sentinel"
@@ -34,13 +34,13 @@ class Redis(ShellSystem):
 
     name = "redis"
     packages = ("redis-server", "redis-sentinel")
-    provides = frozenset({QUEUES, "logs"})
-    distributions = ("redis",)
+    provides = PROTOCOL.provides
+    distributions = PROTOCOL.distributions
     keeps_time = "its allocator, jemalloc, and libfaketime wait for each other when it starts"
     port = SERVER_PORT
     max_nodes = 3
     leading_roles, joined_roles = ("master",), ("slave",)
-    guarantees = GUARANTEES
+    guarantees = PROTOCOL.guarantees
     options = (
         Option("mode", SINGLE, "one server, or a master and replicas that sentinels watch", (SINGLE, SENTINEL)),
         Option("appendonly", "no", "whether there is a log of all writes on disk", ("no", "yes")),
@@ -105,7 +105,8 @@ class Redis(ShellSystem):
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Return the status: its role (INFO), and its sentinel's report on the others."""
-        found = await ask(machine.address, machine.port, "INFO", "replication", credentials=machine.credentials)
+        found = await ask(machine.address, machine.port, "INFO", "replication",
+                          access=Access(machine.credentials))  # fmt: skip
         info = dict(line.split(":", 1) for line in found.decode().splitlines() if ":" in line)
         detail: dict[str, Any] = {"replicas": int(info["connected_slaves"]), "link": info.get("master_link_status", "")}
         if machine.option("mode") == SENTINEL:
@@ -155,30 +156,24 @@ class Redis(ShellSystem):
         master = next((status.node for status in statuses if status.serving), None)
         return {} if master is None else dict.fromkeys(cluster.demands.queues, master)
 
-    def connection(self, cluster: ShellCluster) -> QueueConnection:
+    def connection(self, cluster: ShellCluster) -> RedisConnection:
         """Create a client of the server, or of Sentinel."""
-        options = cluster.test.options
-        watched = WatchedKey(options["master_name"], options["sentinel_port"]) if options["mode"] == SENTINEL else None
-        return RedisConnection(by_sentinel=watched, wait_for=options["wait"], credentials=cluster.credentials,
-                               wait_milliseconds=round(options["wait_timeout"] * 1000))  # fmt: skip
+        return PROTOCOL.connection(self._setup(cluster))
 
     async def clear(self, cluster: ShellCluster) -> str:
-        """Delete the streams, on the master."""
+        """Delete the streams and values, on the master."""
         names = sorted(cluster.own_names)
-        trouble: Exception | None = None
-        for host, port in cluster.client_addresses() if names else ():
-            connection = self.connection(cluster)
-            assert isinstance(connection, RedisConnection)
-            try:
-                await connection.connect(host, port, "")
-                await connection.remove(names)
-            except Exception as error:  # for example a replica
-                trouble = error
-            else:
-                return ""
-            finally:
-                await connection.close()
-        return f"left there: {', '.join(names)} ({trouble})" if names else ""
+        try:
+            await PROTOCOL.clear(self._setup(cluster), names)
+        except Exception as error:
+            return f"left there: {', '.join(names)} ({error})"
+        return ""
+
+    def _setup(self, cluster: ShellCluster) -> BrokerSetup:
+        options = cluster.test.options
+        master = options["master_name"] if options["mode"] == SENTINEL else ""
+        return cluster.broker_setup(sentinel=master, sentinel_port=options["sentinel_port"], wait=options["wait"],
+                                    wait_timeout=options["wait_timeout"])  # fmt: skip
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the settings; raises UsageError when they need more replicas than there are, or the clients' package is
