@@ -114,7 +114,7 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
 
 def leader_unknown(test: Test, system: System) -> str:
     """Return why faults can't aim at the leading node, and the alternative; empty if they can."""
-    if system.leading_roles or test.nodes == 1:
+    if system.tells_leader(test) or test.nodes == 1:
         return ""
     if system.leads_objects():
         return (f"each queue or log of {system.name} has a leader, and no node leads them all; "

@@ -313,6 +313,10 @@ class System(ABC):
         """Return whether each object (a queue, say) has a leader, which ``Cluster.leaders`` names."""
         return False
 
+    def tells_leader(self, test: Test) -> bool:
+        """Return whether the statuses of such a test's nodes say which of them leads (``leading_roles``)."""
+        return bool(self.leading_roles)
+
     def shuts_down(self, test: Test) -> bool:
         """Return whether all nodes of such a test can shut down together and cleanly (``Cluster.shut_down``)."""
         return False

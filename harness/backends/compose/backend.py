@@ -136,6 +136,7 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         found[settings.REPLICAS.name] = ",".join(replicas)
         others = (machine.name for machine in composition.machines if machine.name not in replicas)
         found[settings.HELPERS.name] = ",".join(others)
+        found[settings.COMMANDS.name] = ",".join(composition.declared.hooks)
         return found
 
     @staticmethod

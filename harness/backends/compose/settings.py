@@ -22,7 +22,8 @@ ENV_FILE = Option("env_file", "", "file of variables for the Compose file  [defa
 REPLICAS = Option(SERVICES, "", "services that are the broker's replicas, joined by commas")
 PORT = Option("broker_port", 0, "port of the replicas for clients; 0: the protocol's")
 HELPERS = Option("helper_services", "", "the other containers, joined by commas: found in the Compose file")
-OPTIONS = (FILES, PROFILES, ENV_FILE, REPLICAS, HELPERS, PORT)
+COMMANDS = Option("hooks", "", "the commands that the Compose file declares, joined by commas")
+OPTIONS = (FILES, PROFILES, ENV_FILE, REPLICAS, HELPERS, COMMANDS, PORT)
 HOOKS = ("leader", "depth", "prepare", "repair")
 _KNOWN = {"replicas", "client", "port", "settings", "guarantees", "login", "password", "password_file", "vhost", "sasl",
           "tls", "profiles", *HOOKS}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ CONNECT_SECONDS = 3.0
 HOOK_SECONDS = 30.0
 """The time limit for a command of the user's."""
 HEALTHY = "healthy"
+LEADER = "leader"
+"""The role of the replica that the protocol, or the user's command, calls the leader."""
 
 
 class AnyBrokerCluster(Cluster):
@@ -34,6 +37,7 @@ class AnyBrokerCluster(Cluster):
         self._project: RunsProject | None = self.backend if isinstance(self.backend, RunsProject) else None
         self._patience = timeout_scale(self.backend)
         self._asking: OwnLoop | None = None
+        self._leader_asked: asyncio.Future[str | None] | None = None
         logs, registers, locks = (tuple(map(self.own_name, names)) if self.attached else names for names in
                                   (self.demands.logs, self.demands.registers, self.demands.locks))
         self.demands = replace(self.demands, logs=logs, registers=registers, locks=locks)
@@ -57,6 +61,11 @@ class AnyBrokerCluster(Cluster):
         return self._project.restarts(machine) if self._project is not None else super().restarted(machine, program)
 
     async def status(self, node: str) -> NodeStatus:
+        """Return whether the replica serves, and whether it leads, if that is known."""
+        found, leader = await asyncio.gather(self._served(node), self._leader())
+        return replace(found, role=LEADER) if found.reachable and leader == node else found
+
+    async def _served(self, node: str) -> NodeStatus:
         """Return whether the replica serves: by the project's health check, or if it lets a client in."""
         try:
             if self._project is not None and (health := await self._project.health(node)):
@@ -93,15 +102,24 @@ class AnyBrokerCluster(Cluster):
         output = await self._project.run_hook("repair", self._names(), HOOK_SECONDS)
         return output.strip().splitlines()[-1] if output.strip() else "the project's repair command was run"
 
-    async def primary(self) -> str | None:
-        """Return the leader by the user's command, if there is one."""
-        if self._project is None or not self._project.has_hook("leader"):
-            return await super().primary()
-        try:
-            named = (await self._project.run_hook("leader", self._names(), HOOK_SECONDS)).split()
-        except BackendError:
+    async def _leader(self) -> str | None:
+        """Return the leader. Statuses of all replicas, which are asked at the same time, share one answer."""
+        if self._leader_asked is None or self._leader_asked.done():
+            self._leader_asked = asyncio.ensure_future(self._ask_leader())
+        return await asyncio.shield(self._leader_asked)
+
+    async def _ask_leader(self) -> str | None:
+        """Return the leader by the user's command, or by the protocol if one replica leads all objects."""
+        if self._project is not None and self._project.has_hook("leader"):
+            try:
+                named = (await self._project.run_hook("leader", self._names(), HOOK_SECONDS)).split()
+            except BackendError:
+                return None
+            return named[0] if named and named[0] in self.node_names else None
+        if not self.protocol.one_leader:
             return None
-        return named[0] if named and named[0] in self.node_names else None
+        found = set((await self.leaders()).values())
+        return found.pop() if len(found) == 1 else None
 
     async def leaders(self) -> Mapping[str, str]:
         """Return the leader of each object, as the protocol tells it."""

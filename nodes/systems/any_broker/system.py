@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nodes.systems.any_broker.cluster import AnyBrokerCluster
+from nodes.systems.any_broker.cluster import LEADER, AnyBrokerCluster
 from stormproof.clients import PROTOCOLS
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee, Such
@@ -26,6 +26,8 @@ from stormproof.test import SERVICES, Test
 PREFIX = "any-"
 HELPERS = "helper_services"
 """The option of the backend with the names of the machines that are not replicas, joined by commas."""
+HOOKS = "hooks"
+"""The option of the backend with the names of the commands that the Compose file declares, joined by commas."""
 _WAIVED = Option("not_promised", "", "guarantees that this broker does not give, joined by commas")
 _GUARANTEES = ("lost", "duplicated", "phantom", "depth", "log", "register", "lock", "lease", "recovery")
 _DOCKER_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,6})\d*(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)
@@ -40,6 +42,7 @@ class AnyBroker(System):
     """All brokers that speak one protocol."""
 
     no_attaching = ""
+    leading_roles = (LEADER,)
 
     def __init__(self, protocol: ProtocolClient) -> None:
         self.protocol = protocol
@@ -71,8 +74,12 @@ class AnyBroker(System):
                              f"{self.protocol.name}, or --attach HOST:PORT")
 
     def leads_objects(self) -> bool:
-        """Return whether the protocol tells which replica leads each object."""
-        return type(self.protocol).leaders is not ProtocolClient.leaders
+        """Return whether the protocol tells which replica leads each object, one or another."""
+        return type(self.protocol).leaders is not ProtocolClient.leaders and not self.protocol.one_leader
+
+    def tells_leader(self, test: Test) -> bool:
+        """Return whether the protocol, or the user's command, tells the one leader."""
+        return self.protocol.one_leader or "leader" in str(test.options.get(HOOKS, "")).split(",")
 
     def parse_line(self, line: str) -> LogLine:
         """Return the time that Docker's engine gave a line, and the line."""
