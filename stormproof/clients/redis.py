@@ -227,6 +227,7 @@ class Redis(ProtocolClient):
     name = "redis"
     summary = "Redis: streams as queues and logs, values as registers"
     port = SERVER_PORT
+    one_leader = True
     tls_port = SERVER_PORT
     provides = frozenset({"queues", "logs", "registers"})
     distributions = ("redis",)
