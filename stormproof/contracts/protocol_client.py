@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,11 @@ from stormproof.contracts.backend import Credentials
 from stormproof.contracts.guarantee import Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import BackendError
+from stormproof.text import reason
+
+ADMITTED_SECONDS = 5.0
+"""The time for one connection of ``admitted``: a broker that runs answers in less than a second."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +110,29 @@ class ProtocolClient(ABC):
         """Return the values of all options; those that the setup leaves out have their defaults."""
         return {option.name: option.default for option in self.options} | dict(setup.options)
 
-    def settings(self, setup: BrokerSetup) -> dict[str, Any]:
-        """Return the values of all options; those that the setup leaves out have their defaults."""
-        return {option.name: option.default for option in self.options} | dict(setup.options)
-
     @abstractmethod
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, not open yet: one of the protocols of ``stormproof.contracts.client`` for each
         feature in ``provides``."""
+
+    async def admitted(self, setup: BrokerSetup, local: str = "") -> Any:
+        """Return a connection, made by ``connection``, to the first broker that lets the client in within
+        ``ADMITTED_SECONDS``; for ``prepare`` and the other requests.
+
+        Raises:
+            BackendError: none did; the text has the last answer.
+        """
+        trouble = "no broker is named"
+        for broker in setup.brokers:
+            connection = self.connection(setup)
+            try:
+                await asyncio.wait_for(connection.connect(broker.host, broker.port, local), ADMITTED_SECONDS)
+            except Exception as error:
+                trouble = f"{broker.node}: {reason(error)}"
+                await connection.close()
+            else:
+                return connection
+        raise BackendError(f"{self.name}: no broker lets a client in: {trouble}")
 
     async def prepare(self, setup: BrokerSetup) -> None:
         """Create the queues, logs or streams that the workload uses; existing ones are accepted.
