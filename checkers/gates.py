@@ -203,13 +203,21 @@ def _drained(run: Run, wanted: Any) -> GateResult:
     open_queues = run.undrained
     noun = noun_of(run)
     reasons = "; ".join(f"{noun} {queue}: {reason}" for queue, reason in list(open_queues.items())[:3])
-    return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})", "all of them")
+    return GateResult(not open_queues, len(open_queues), f"the drain did not finish ({reasons})",
+                      f"all of them{by_fences(run)}")  # fmt: skip
 
 
 def _depth_read(run: Run, wanted: Any) -> GateResult:
-    unread = [queue for queue in run.queues if queue not in run.depths]
+    unread = [queue for queue in run.queues if queue not in run.depths and queue not in run.fenced_queues]
     reason = f"the depth of {amount(len(unread), noun_of(run))} was not read"
-    return GateResult(not unread, len(unread), reason, "all of it")
+    return GateResult(not unread, len(unread), reason, f"all of it{by_fences(run)}")
+
+
+def by_fences(run: Run) -> str:
+    """Return a clause about the queues whose emptiness was shown by fences, or an empty text."""
+    count = len(run.fenced_queues)
+    return f"; nobody tells the depth: fences showed that {amount(count, 'queue')} was empty" if count == 1 else \
+        f"; nobody tells the depth: fences showed that {amount(count, 'queue')} were empty" if count else ""
 
 
 def _faults_confirmed(run: Run, wanted: Any) -> GateResult:

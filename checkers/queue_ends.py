@@ -181,6 +181,15 @@ class QueueEnds:
                 found[queue] = found.get(queue, 0) + (inf if limit is None else limit)
         return self._with_unclosed(found)
 
+    @cached_property
+    def fenced(self) -> frozenset[int]:
+        """Queues whose emptiness was shown by fences: a sweep found them empty after everything else on them had
+        completed."""
+        h = self.history
+        finds = np.flatnonzero((h.role == vocabulary.DRAIN) & h.f.rows_with(vocabulary.SWEEP) & self.empty)
+        busy = {queue: last for queue, (last, _) in self._last_words.items()}
+        return frozenset(int(h.key[row]) for row in finds.tolist() if h.partner[row] >= busy[int(h.key[row])])
+
     def _open_in_time(self, takes: Int64s) -> Int64s:
         """Return the takes that were invoked before their queue was first known to be empty."""
         known = {queue: self._empty_since(queue) for queue in np.unique(self.history.key[takes]).tolist()}

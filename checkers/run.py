@@ -143,6 +143,11 @@ class Run:
         return self._ends.open
 
     @property
+    def fenced_queues(self) -> frozenset[int]:
+        """As ``QueueEnds.fenced``; empty for a run on topics or transactions, which are not swept."""
+        return frozenset() if self.subjects & {TOPICS, TRANSACTIONS} else self._ends.fenced
+
+    @property
     def recovered(self) -> Mapping[str, Any] | None:
         """The last wait for a healthy cluster and its result: after the last heal, or the repair."""
         found = self.info.get("recovery") or {}

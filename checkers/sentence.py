@@ -62,6 +62,8 @@ def circumstances(run: Run) -> Circumstances:
         besides += ", description unsealed"
     if closed := closed_by_test(run):
         besides = f", after this test itself closed the connections of {amount(closed, 'holder')}{besides}"
+    if run.fenced_queues:
+        besides += ", emptiness shown by fences"
     unrecorded = (run.info.get("backend") or {}).get("name") == IMPORTED
     faults = tuple(zip((fault.fault for fault in counted), rows.tolist(), strict=True))
     return Circumstances(faults, bool(claimed), unrecorded, bool(closed), besides)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from reports.spans import Spans, client_functions
 from stormproof.history.columns import HistoryColumns
+from stormproof.operation import UNKNOWN_DEPTH
 from stormproof.vocabulary import FAIL, INFO, OK, function_named
 
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
@@ -18,8 +19,8 @@ LEAST_BUCKETS = 30
 LEAST_PER_BUCKET = 15
 """Average number of operations in a bucket of a sparse run: with fewer, the curve would be noise."""
 MAX_FUNCTIONS = 4
-QUIET_ERROR = "empty"
-"""The error of a poll that found no message: not a failure worth a line in a plot."""
+QUIET_ERRORS = ("empty", UNKNOWN_DEPTH)
+"""The errors of a poll that found no message: not failures worth a line in a plot."""
 
 _NICE_SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 
@@ -77,7 +78,7 @@ def run_series(history: HistoryColumns, spans: Spans) -> Series:
         mine = ok & (spans.f == code)
         latency[history.f.names[code]] = bucket_quantiles(place[mine], latency_ms[mine], buckets)
         rate[f"{history.f.names[code]} ok"] = _rates(place[mine], buckets, busy, width)
-    quiet = np.array([name == QUIET_ERROR for name in history.error.names] + [False])
+    quiet = np.array([name in QUIET_ERRORS for name in history.error.names] + [False])
     rate["info"] = _rates(place[main & (spans.type == INFO)], buckets, busy, width)
     rate["fail"] = _rates(place[main & (spans.type == FAIL) & ~quiet[spans.error]], buckets, busy, width)
     return Series(width, buckets, latency, rate)

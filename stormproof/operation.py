@@ -13,6 +13,8 @@ NOT_FOUND = "not found"
 """The prefix of the error of an operation whose object did not exist, according to an authoritative node."""
 KEPT_BACK = "the broker keeps"
 """The text in a drain's error if the broker has messages and does not deliver them."""
+UNKNOWN_DEPTH = "nobody tells the queue's depth"
+"""The error of an operation for which no request tells how many messages a queue holds."""
 
 NEMESIS = -1
 """Process number of the nemesis; clients count from 0."""

@@ -30,6 +30,10 @@ SENDS, TAKES = "sends", "takes"
 CREATES, DELETES, READS = "creates", "deletes", "reads"
 
 
+SWEEP = "sweep"
+"""The function of a drain that fences end (``workloads.fenced_drain``), by a queue's last and only consumer."""
+
+
 @dataclass(frozen=True)
 class Verb:
     """The meaning of one function.
@@ -80,6 +84,8 @@ FUNCTIONS: Mapping[str, Verb] = {
         Verb("drain", DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
              counted="dequeue"),
         Verb("depth", DEPTH, noun=QUEUE, service=None, final=True),
+        Verb(SWEEP, DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
+             counted="dequeue"),
         Verb("observe", noun=QUEUE, pair=True, service=None, sentence="observed: {value} of {key}"),
         Verb("attach", ATTACH, noun=SUBSCRIPTION, subject=TOPICS,
              sentence="request for durable subscription {key}"),
@@ -155,7 +161,7 @@ def rank(name: str) -> int:
     return _RANKS.get(name, len(_RANKS))
 
 
-_RANKS = {name: place for place, name in enumerate(FUNCTIONS) if place < 13}
+_RANKS = {name: place for place, name in enumerate(FUNCTIONS) if place < 14}
 
 
 def noun_of(functions: Collection[str]) -> str:

@@ -19,11 +19,13 @@ from stormproof.contracts.client import (
     NotDone,
     NotFound,
     QueueConnection,
+    Redelivering,
     WatchConnection,
 )
 from stormproof.contracts.cluster import Cluster
-from stormproof.operation import KEPT_BACK, NOT_FOUND, Op
+from stormproof.operation import KEPT_BACK, NOT_FOUND, UNKNOWN_DEPTH, Op
 from stormproof.text import amount, reason, words_of
+from workloads.fenced_drain import FencedDrain
 from workloads.messages import decode_body, encode_body
 from workloads.options import CONNECT, HOME, in_order
 
@@ -32,8 +34,17 @@ T = TypeVar("T")
 CLOSE_SECONDS = 2.0
 NOT_FOUND_PAUSE_SECONDS = 0.25
 """Pause in seconds between two requests for an object that was not found."""
-_REPEATED = ("dequeue", "drain", "poll", "scan")
+_REPEATED = ("dequeue", "drain", "sweep", "poll", "scan")
 """Functions that are requested again at once."""
+QUIET_SHARE = 0.25
+"""The share of ``drain_patience`` after which a drain that gets nothing, and can't know the depth, leaves its queue to
+the sweep: enough for a broker's answers, which take milliseconds; the sweep waits for the whole time."""
+FENCE_SECONDS = 12.0
+"""Patience of fences in workloads without the option ``drain_patience``: that option's default."""
+
+
+class NoDepth(Exception):
+    """Nothing came, and neither the connection nor the system tells how many messages are left."""
 
 
 class GenericQueueClient:
@@ -77,7 +88,7 @@ class GenericQueueClient:
             await close_quietly(connection)
 
     async def invoke(self, op: Op) -> Op:
-        """Carry out ``enqueue``, ``dequeue``, ``drain`` or ``depth``."""
+        """Carry out ``enqueue``, ``dequeue``, ``drain``, ``depth`` or ``sweep``."""
         self._begun = asyncio.get_running_loop().time()
         self.unserved = False
         try:
@@ -88,6 +99,9 @@ class GenericQueueClient:
             if op.f in _REPEATED:
                 await asyncio.sleep(NOT_FOUND_PAUSE_SECONDS)
             done = op.fail(f"{NOT_FOUND}: {error}".removesuffix(": "))
+        except NoDepth:  # whatever was sent ahead to this connection returns to the queue
+            await self.close()
+            done = op.fail(UNKNOWN_DEPTH)
         except NotDone as error:
             self.unserved = True
             await self.close()
@@ -109,8 +123,10 @@ class GenericQueueClient:
             await self._bounded(connection.send(queue, encode_body(op.value)))
             return op.ok()
         if op.f == "depth":
-            return op.ok(await self._bounded(connection.depth(queue)))
-        delivery = await (self._drained(connection, queue) if op.f == "drain" else self._poll(connection, queue))
+            depth = await self._depth(connection, queue)
+            return op.fail(UNKNOWN_DEPTH) if depth is None else op.ok(depth)
+        take = {"drain": self._drained, "sweep": self._swept}.get(op.f, self._poll)
+        delivery = await take(connection, queue)
         if delivery is None:
             return op.fail("empty")
         value, mark = self.read(delivery.body)
@@ -144,17 +160,46 @@ class GenericQueueClient:
 
         Raises:
             NotDone: the broker reports messages, and does not deliver them.
+            NoDepth: the broker delivers nothing, and its depth can't be known.
         """
-        loop = asyncio.get_running_loop()
-        patience = loop.time() + float(self._options["drain_patience"])
+        begun, patience = self._begun, float(self._options["drain_patience"])
         while True:
             if delivery := await self.in_time(self._poll(connection, queue)):
                 return delivery
-            depth = await self._bounded(connection.depth(queue))
+            depth = await self._depth(connection, queue)
             if depth == 0:
                 return None
-            if loop.time() >= patience:
-                raise NotDone(f"{KEPT_BACK} {amount(depth or 0, 'message')} back")
+            waited = asyncio.get_running_loop().time() - begun
+            if depth is None and waited >= QUIET_SHARE * patience:
+                raise NoDepth
+            if depth is not None and waited >= patience:
+                raise NotDone(f"{KEPT_BACK} {amount(depth, 'message')} back")
+
+    async def _swept(self, connection: QueueConnection, queue: str) -> Delivery | None:
+        """Return the next message; None when fences show that the queue is empty (``FencedDrain``). This client must be
+        the queue's only consumer.
+
+        Raises:
+            NotDone: a fence was not sent, or did not come back.
+        """
+        return await self.fences(connection, queue).next()
+
+    def fences(self, connection: QueueConnection, queue: str) -> FencedDrain:
+        """Return the fences of a queue on this connection."""
+        patience = float(self._options.get("drain_patience", FENCE_SECONDS))
+        again = float(connection.redelivers_within) if isinstance(connection, Redelivering) else 0.0
+        return FencedDrain(
+            lambda body: self._bounded(connection.send(queue, body)),
+            lambda seconds: self._bounded(connection.take(queue, seconds), seconds),
+            patience=patience, span=max(patience, again), poll=float(self._options["poll"]),
+        )  # fmt: skip
+
+    async def _depth(self, connection: QueueConnection, queue: str) -> int | None:
+        """Return a queue's depth, from the connection, or else from the system; None if neither tells."""
+        depth = await self._bounded(connection.depth(queue))
+        if depth is None:
+            depth = (await self._cluster.depths() or {}).get(queue)
+        return depth
 
     async def in_time(self, waiting: Awaitable[T | None]) -> T | None:
         """Return the result of ``waiting``, which waits up to ``poll`` seconds. If it returns None early, wait for the

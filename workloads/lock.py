@@ -181,6 +181,7 @@ class LockWorkload(Workload):
     def drain(self, test: Test) -> Generator:
         """Let one worker take the lock, check that another does not get it, then let the first use it and give it
         back."""
+        self.updates(test).last = True
         patient = time_limit(test.options["drain_limit"], until_ok(delay(0.2, repeat(Op(INVOKE, ACQUIRE, key=0)))))
         other, use, leave = (once(Op(INVOKE, f, key=0)) for f in (ACQUIRE, UPDATE, RELEASE))
         return clients(phases(*(on_threads([thread], each) for thread, each in

@@ -31,8 +31,9 @@ from stormproof.generator import (
     sequence,
     time_limit,
 )
-from stormproof.operation import FAIL, INVOKE, Op
+from stormproof.operation import FAIL, INVOKE, UNKNOWN_DEPTH, Op
 from stormproof.test import Test
+from stormproof.vocabulary import SWEEP
 from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
@@ -61,15 +62,35 @@ class Enqueues(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Drain(Generator):
-    """Take from one queue until a take finds it empty."""
+    """Take from one queue until a take finds it empty, or nothing comes and nobody tells the depth."""
 
     key: int
+    f: str = "drain"
 
     def op(self, test: Test, ctx: Context) -> Answer:
-        return (ctx.fill(Op(INVOKE, "drain", key=self.key)), self) if ctx.free else (PENDING, self)
+        return (ctx.fill(Op(INVOKE, self.f, key=self.key)), self) if ctx.free else (PENDING, self)
 
     def update(self, test: Test, ctx: Context, event: Op) -> Generator:
-        return lift(None) if event.type == FAIL and event.error == "empty" else self
+        return lift(None) if event.type == FAIL and event.error in ("empty", UNKNOWN_DEPTH) else self
+
+
+@dataclass(frozen=True, slots=True)
+class Last(Generator):
+    """Read one queue's depth; sweep the queue if nobody tells its depth. For the last client of a queue."""
+
+    key: int
+    sweeps: Generator
+    asked: bool = False
+
+    def op(self, test: Test, ctx: Context) -> Answer:
+        if not ctx.free:
+            return PENDING, self
+        return ctx.fill(Op(INVOKE, "depth", key=self.key)), replace(self, asked=True)
+
+    def update(self, test: Test, ctx: Context, event: Op) -> Generator:
+        if not self.asked or event.type == INVOKE:
+            return self
+        return self.sweeps if event.type == FAIL and event.error == UNKNOWN_DEPTH else lift(None)
 
 
 class QueueWorkload(FeatureWorkload):
@@ -88,7 +109,8 @@ class QueueWorkload(FeatureWorkload):
         CONNECT,
         *CONNECTING,
         RELIABLE,
-        Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there"),
+        Option("drain_patience", 12.0, "seconds the drain waits for messages that the broker says are there, or may "
+               "hold if nobody tells the depth"),
         Option("drain_limit", 60.0, "seconds that the drain may take in all"),
         Option("min_ok", 50, "confirmed sends, and takes, below which the verdict is unknown"),
         Option("both_sides", False, "verdict unknown unless both sides of a partition confirmed sends"),
@@ -164,9 +186,10 @@ class QueueWorkload(FeatureWorkload):
         return clients(time_limit(test.options["drain_limit"], load))
 
     def depth(self, test: Test) -> Generator:
-        """Read the number of messages in each queue, once its consumers are gone."""
-        reads = sequence(*(Op(INVOKE, "depth", key=key) for key in range(test.options["queues"])))
-        return on_threads([0], reads)
+        """Read the number of messages in each queue, once its consumers are gone; sweep the queue if it is unknown."""
+        limit = test.options["drain_limit"]
+        reads = (Last(key, time_limit(limit, Drain(key, SWEEP))) for key in range(test.options["queues"]))
+        return on_threads([0], sequence(*reads))
 
     @staticmethod
     def _queue_of(test: Test, thread: int) -> int:

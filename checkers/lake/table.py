@@ -24,6 +24,7 @@ from checkers.verdict import Verdict
 from stormproof.errors import HistoryError, StormproofError
 from stormproof.history.ledger import read_ledger
 from stormproof.run_folder import LEDGER, NIGHT_FILE, read_object, read_run, read_verdict
+from stormproof.vocabulary import SWEEP
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ def _tags(run_dir: Path, info: Mapping[str, Any]) -> dict[str, str]:
 
 def _whole_latency(latency: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the worst median and the worst 99th percentile among the functions of a run's load."""
-    loads = [_object(told) for f, told in latency.items() if f not in ("drain", "depth")]
+    loads = [_object(told) for f, told in latency.items() if f not in ("drain", "depth", SWEEP)]
     found = {}
     for name in ("p50", "p99"):
         known = [value for told in loads if (value := _number(told.get(name))) is not None]

@@ -20,6 +20,7 @@ from stormproof.contracts.client import (
 )
 from stormproof.shell_system import QUEUES
 from stormproof.timeout_scale import TIMEOUT_FACTOR
+from workloads.fenced_drain import FencedDrain
 
 LATE_SECONDS = 3.0 * TIMEOUT_FACTOR
 """The delay beyond its time-out that a take may have."""
@@ -99,11 +100,24 @@ async def _send_take(bench: Bench) -> str:
 
 async def _depth(bench: Bench) -> str:
     kind, client = QueueKind(bench), await bench.client()
+    if await client.call(client.connection.depth(kind.queue)) is None:
+        return await _fence(client, kind.queue)
     await _demand_depth(client, kind.queue, 0, "an empty queue")
     for _ in range(3):
         await client.call(client.connection.send(kind.queue, bench.body()))
     await _demand_depth(client, kind.queue, 3, "three messages were sent")
     return "0 and 3"
+
+
+async def _fence(client: BenchClient, queue: str) -> str:
+    """Demand that a fence comes back, which must show the queue's emptiness where ``depth`` returns None."""
+    connection = client.connection
+    drain = FencedDrain(lambda body: client.call(connection.send(queue, body)),
+                        lambda seconds: client.call(connection.take(queue, seconds)),
+                        patience=CALL_SECONDS, span=0.0, poll=TAKE_SECONDS)  # fmt: skip
+    if (message := await drain.next()) is not None:
+        raise Broken(f"{message.body!r} was delivered from an empty queue")
+    return "None: nobody tells it, so drains end by fences, which come back"
 
 
 async def _demand_depth(client: BenchClient, queue: str, wanted: int, after: str) -> None:
@@ -118,6 +132,8 @@ async def _demand_depth(client: BenchClient, queue: str, wanted: int, after: str
 
 async def _depth_unacknowledged(bench: Bench) -> str:
     kind, client = QueueKind(bench), await bench.client()
+    if await client.call(client.connection.depth(kind.queue)) is None:
+        raise NotClaimed("depth() returns None")
     for _ in range(2):
         await client.call(client.connection.send(kind.queue, bench.body()))
     delivery = await client.call(client.connection.take(kind.queue, CALL_SECONDS / 2))

@@ -136,6 +136,18 @@ class Beating(Protocol):
 
 
 @runtime_checkable
+class Redelivering(Protocol):
+    """A connection to a broker that may hold a lost connection's unacknowledged messages for long.
+
+    ``redelivers_within`` is the time in seconds, from the loss of a connection, within which the broker offers them to
+    others: a visibility or acknowledgement time-out, or the silence after which it drops a client. Where ``depth``
+    returns None, a drain takes at least that long before a queue counts as empty.
+    """
+
+    redelivers_within: float
+
+
+@runtime_checkable
 class RegisterConnection(Protocol):
     """A connection to any kind of system that keeps single values by name, as the workload `register` needs it.
 
@@ -354,7 +366,11 @@ class QueueConnection(Protocol):
 
     async def depth(self, queue: str) -> int | None:
         """Return the number of messages in a queue, including those delivered but not acknowledged; None if the
-        protocol has no request for that number."""
+        protocol has no request for that number.
+
+        After None, the harness asks ``Cluster.depths``. If that does not know the number either, one client drains the
+        queue after all others have closed, and sends fences until nothing but fences arrives.
+        """
         ...
 
     async def close(self) -> None:

@@ -1,0 +1,222 @@
+"""A queue whose depth nobody tells is shown to be empty by fences, or its run is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkers.checks.depth import check as depth_check
+from checkers.checks.duplicated import check as duplicated
+from checkers.checks.lost import check as lost
+from checkers.checks.phantom import check as phantom
+from checkers.gates import check as gates
+from checkers.sentence import circumstances
+from stormproof.contracts.check import INVALID, UNKNOWN, VALID
+from stormproof.operation import FAIL, INVOKE, OK, UNKNOWN_DEPTH, Op
+from stormproof.vocabulary import SWEEP
+from tests.checkers.checker_histories import Row, run_of
+from tests.workloads.depthless import Broker, Connection, cluster_on, in_simulation, options_of, recorded
+from workloads.consume_last import ConsumeLastWorkload
+from workloads.fenced_drain import FENCE_LOST, ROUNDS, FencedDrain, is_fence
+from workloads.generic_client import GenericQueueClient
+from workloads.queue import QueueWorkload
+
+pytestmark = pytest.mark.requirement("H27", part=True)
+
+PATIENCE = 4.0
+GATES = {"drain": True, "depth": True, "min_enqueue_ok": 5, "min_dequeue_ok": 5}
+
+
+async def swept(broker: Broker, span: float, connection: Any = None) -> list[bytes]:
+    """The workload's messages that sweeps take until one finds the queue empty. A broken connection is replaced."""
+    taken: list[bytes] = []
+    while True:
+        connection = connection or Connection(broker)
+        drain = FencedDrain(lambda body, c=connection: c.send("q0", body), lambda s, c=connection: c.take("q0", s),
+                            patience=PATIENCE, span=span, poll=0.25)  # fmt: skip
+        try:
+            while (delivery := await drain.next()) is not None:
+                taken.append(delivery.body)
+                await delivery.ack()
+            return taken
+        except ConnectionError:
+            connection = None
+
+
+@settings(max_examples=250, deadline=None)
+@given(seed=st.integers(0, 10**6), messages=st.integers(0, 12), held=st.integers(0, 6), fifo=st.booleans(),
+       breaks=st.lists(st.integers(1, 60), max_size=6), delay=st.floats(0, PATIENCE), ahead=st.integers(1, 4))
+def test_a_queue_that_sweeps_find_empty_holds_nothing(
+    seed: int, messages: int, held: int, fifo: bool, breaks: list[int], delay: float, ahead: int
+) -> None:
+    """Redelivery takes less than the span; connections break anywhere, with and without an effect."""
+    steps = iter(range(1, 10**9))
+    gaps = {sum(breaks[:number + 1]) for number in range(len(breaks))}
+    broker = Broker(seed, fifo=fifo, delay=delay, ahead=ahead, fails=lambda: next(steps) in gaps)
+
+    async def main() -> None:
+        for number in range(messages):
+            broker.put(b"%d/0" % number)
+        gone = Connection(broker)
+        for _ in range(held):
+            gone._pick()
+        await gone.close()
+        taken = await swept(broker, PATIENCE)
+        assert broker.is_empty(), (broker.queue, broker.away)
+        assert set(taken) == {b"%d/0" % number for number in range(messages)}
+
+    in_simulation(main)
+
+
+def test_one_fence_alone_would_miss_what_is_redelivered() -> None:
+    """The property above has teeth: without the span, a returned message is overlooked."""
+
+    async def left(span: float) -> int:
+        broker = Broker(2, delay=PATIENCE)
+        broker.put(b"1/0")
+        gone = Connection(broker)
+        gone._pick()
+        await gone.close()
+        await swept(broker, span)
+        return len(broker.messages())
+
+    assert in_simulation(lambda: left(0.0)) == 1
+    assert in_simulation(lambda: left(PATIENCE)) == 0
+
+
+def test_a_broker_that_keeps_its_fence_shows_nothing() -> None:
+    broker = Broker()
+    broker.eats = is_fence
+
+    async def main() -> None:
+        with pytest.raises(Exception, match=FENCE_LOST):
+            await swept(broker, PATIENCE)
+
+    in_simulation(main)
+
+
+def judged(ops: list[Op], **info: Any) -> dict[str, Any]:
+    """The outcomes of the checks of a history."""
+    rows = [Row(op.process, op.type, op.f, op.value, op.key if op.key is not None else 0, op.node, op.error,
+                op.time / 1e6) for op in ops]  # fmt: skip
+    run = run_of(rows, gates=GATES, status="recorded", **info)
+    checks = {"lost": lost, "phantom": phantom, "duplicated": duplicated, "depth": depth_check, "gates": gates}
+    return {name: check(run) for name, check in checks.items()} | {"run": run}
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {name: outcome.verdict for name, outcome in found.items() if name != "run"}
+
+
+ALL_VALID = dict.fromkeys(("lost", "phantom", "duplicated", "depth", "gates"), VALID)
+
+
+@pytest.mark.parametrize("workload", [QueueWorkload, ConsumeLastWorkload])
+@pytest.mark.parametrize(("queues", "ahead"), [(1, 1), (2, 1), (1, 5)])
+def test_a_run_without_a_depth_is_valid_by_fences(workload: type[QueueWorkload], queues: int, ahead: int) -> None:
+    brokers = {f"q{number}": Broker(ahead=ahead) for number in range(queues)}
+
+    class Routed(Connection):
+        """A connection to several queues."""
+
+        def __init__(self, broker: Broker) -> None:
+            self._to = {name: Connection(each) for name, each in brokers.items()}
+
+        async def connect(self, *place: Any) -> None:
+            pass
+
+        async def send(self, queue: str, body: bytes) -> None:
+            await self._to[queue].send(queue, body)
+
+        async def take(self, queue: str, timeout: float) -> Any:
+            return await self._to[queue].take(queue, timeout)
+
+        async def close(self) -> None:
+            for each in self._to.values():
+                await each.close()
+
+    cluster = cluster_on(brokers["q0"], options_of(workload, queues=queues, consumers=3), connection=Routed)
+    ops = recorded(cluster, workload())
+    found = judged(ops)
+    assert verdicts(found) == ALL_VALID
+    assert found["run"].fenced_queues == set(range(queues))
+    assert "fences" in found["depth"].summary and "fences" in circumstances(found["run"]).besides
+    assert all(broker.is_empty() and broker.fences == ROUNDS for broker in brokers.values())
+    ends = [op for op in ops if op.f == "drain" and op.type == FAIL]
+    assert {op.error for op in ends} == {UNKNOWN_DEPTH}, "a drain with others beside it shows nothing"
+    assert not any("fence" in str(op.value) for op in ops)
+    first_sweep = next(number for number, op in enumerate(ops) if op.f == SWEEP)
+    assert all(op.f in ("depth", SWEEP) for op in ops[first_sweep:])
+
+
+def test_what_the_broker_forgot_is_lost_and_what_it_keeps_is_unknown() -> None:
+    options = options_of(QueueWorkload, drain_patience=3.0, drain_limit=20.0)
+    forgets, keeps = Broker(), Broker()
+    forgets.eats = lambda body: body.endswith(b"/3")
+    found = judged(recorded(cluster_on(forgets, options), QueueWorkload()))
+    assert verdicts(found) == ALL_VALID | {"lost": INVALID} and found["lost"].count == 3
+    keeps.eats = lambda body: body.endswith(b"/3") or is_fence(body)
+    found = judged(recorded(cluster_on(keeps, options), QueueWorkload()))
+    assert verdicts(found) == ALL_VALID | {"lost": UNKNOWN, "depth": UNKNOWN, "gates": UNKNOWN}
+    assert FENCE_LOST in found["lost"].summary and FENCE_LOST in found["gates"].summary
+    assert not found["run"].fenced_queues and not circumstances(found["run"]).besides
+
+
+def test_connections_that_break_leave_no_fence_and_no_phantom() -> None:
+    rng = random.Random(5)
+    broker = Broker(5, fifo=False, delay=2.0, fails=lambda: rng.random() < 0.02)
+    options = options_of(QueueWorkload, drain_patience=3.0, drain_limit=200.0)
+    found = judged(recorded(cluster_on(broker, options), QueueWorkload()))
+    assert verdicts(found) == ALL_VALID | {"duplicated": found["duplicated"].verdict}
+    assert broker.is_empty() and broker.fences > ROUNDS
+
+
+def test_the_system_may_know_the_depth() -> None:
+    """A command of the system tells it: nothing is swept."""
+    broker = Broker()
+    cluster = cluster_on(broker, options_of(QueueWorkload), lambda: {"q0": len(broker.messages())})
+    ops = recorded(cluster, QueueWorkload())
+    found = judged(ops)
+    assert verdicts(found) == ALL_VALID and not found["run"].fenced_queues and broker.fences == 0
+    assert [(op.type, op.value) for op in ops if op.f == "depth"] == [(INVOKE, None), (OK, 0)]
+
+
+def test_an_abandoned_take_accounts_for_what_it_may_hold() -> None:
+    """A client that could not be closed may hold messages that no fence brings back."""
+    broker = Broker()
+    options = options_of(QueueWorkload, drain_patience=2.0)
+    ops = recorded(cluster_on(broker, options), QueueWorkload())
+    taken = next(op for op in ops if op.f == "dequeue" and op.type == OK)
+    begun = max(number for number, op in enumerate(ops[:ops.index(taken)]) if op.process == taken.process)
+    without = [op for number, op in enumerate(ops) if number != begun and op is not taken]
+    row = next(number for number, op in enumerate(without) if op.type == INVOKE and op.f == "drain")
+    abandoned = without[row]._replace(process=99, time=without[row].time - 1)
+    whole = judged([*without[:row], abandoned, *without[row:]], unnamed_takes={"drain": {"crashed": 0, "open": 1}})
+    assert whole["lost"].verdict == UNKNOWN and "may have held 1" in whole["lost"].summary
+    assert judged(without)["lost"].verdict == INVALID
+
+
+def test_a_connection_may_ask_for_more_time() -> None:
+    class Slow(Connection):
+        redelivers_within = 30.0
+
+    broker = Broker(1, delay=29.0)
+    client = GenericQueueClient(cluster_on(broker, options_of(QueueWorkload)), Slow(broker), "c1", 0)
+
+    async def main() -> Op:
+        broker.put(b"1/0")
+        gone = Connection(broker)
+        gone._pick()
+        await gone.close()
+        await asyncio.sleep(0.1)
+        done = await client.invoke(Op(INVOKE, SWEEP, key=0, process=0))
+        assert (done.type, done.value) == (OK, (1, 0))
+        return await client.invoke(Op(INVOKE, SWEEP, key=0, process=0))
+
+    done = in_simulation(main)
+    assert (done.type, done.error) == (FAIL, "empty") and broker.is_empty()
