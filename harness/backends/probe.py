@@ -31,7 +31,7 @@ def probe_all() -> list[Capability]:
     """Return all capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
         "python": _python, "tools": _tools, "namespaces": _needs_of("local"), "docker": _needs_of("docker"),
-        "ssh": _ssh, "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
+        "compose": _compose, "ssh": _ssh, "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
         "systems": _systems,
     }
     with ThreadPoolExecutor(len(probes)) as pool:
@@ -79,6 +79,16 @@ def _usable(backend: str) -> tuple[bool, str]:
 
 def _needs_of(backend: str) -> Callable[[], list[Capability]]:
     return lambda: list(BACKENDS.load(backend).requirements())
+
+
+def _compose() -> list[Capability]:
+    from harness.backends.compose.command import compose_command
+
+    try:
+        return [Capability("compose", True, " ".join(compose_command()))]
+    except BackendError as error:
+        text, _, mend = str(error).partition("; ")
+        return [Capability("compose", False, text, mend)]
 
 
 def _python() -> list[Capability]:

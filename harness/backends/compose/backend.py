@@ -24,7 +24,7 @@ from harness.backends import disk_machines, packet_queue
 from harness.backends.base import CALL_LIMIT, gather_all
 from harness.backends.compose import settings
 from harness.backends.compose.adapt import Adapted, adapt, scale_of
-from harness.backends.compose.bridge_filter import BridgeFilter, Ports
+from harness.backends.compose.bridge_filter import BridgeFilter, Ports, table_of, tables
 from harness.backends.compose.command import Project, compose_command
 from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names
 from harness.backends.compose.disks import ComposeDisks
@@ -32,7 +32,7 @@ from harness.backends.compose.places import IMAGE, Place, ensure_place_image, in
 from harness.backends.compose.ports import EventWatch, probe_addresses
 from harness.backends.disk_control import can_share_mounts
 from harness.backends.docker import connect
-from harness.backends.docker_leftovers import owner_labels, reason_of, remove_run
+from harness.backends.docker_leftovers import LABEL_RUN, leftover, owner_labels, reason_of, remove_run
 from harness.backends.docker_networks import bridge_name, container_name
 from harness.backends.launch import find_tool
 from harness.backends.local import PipeChannel
@@ -66,6 +66,7 @@ CONTROL = "control"
 OVERRIDE = "compose-override.yml"
 """The file in a run's folder with all that was added to the user's project."""
 _RELEASE_SECONDS = 60.0
+"""The time limit for Docker's engine to list or remove things."""
 _PORT_SECONDS = 5.0
 
 
@@ -141,8 +142,27 @@ class ComposeBackend(ComposeDisks, PacketBackend):
 
     @staticmethod
     def leftovers() -> Sequence[Leftover]:
-        """Return nothing: the labels are those of the backend `docker`, which finds them."""
-        return ()
+        """Return the rules of all runs' cuts. What carries labels is found by the backend `docker`, since they are the
+        same; a run's rules are known by its networks."""
+        there = tables()
+        if not there:
+            return ()
+        try:
+            client = docker.from_env(timeout=_RELEASE_SECONDS)  # type: ignore[arg-type]
+            try:
+                networks = client.api.networks(filters={"label": LABEL_RUN})
+            finally:
+                client.close()
+        except DockerException:
+            return ()
+        found = {str(each["Labels"][LABEL_RUN]): each for each in networks}
+
+        def remove(_: docker.DockerClient, name: str) -> bool:
+            BridgeFilter(name).remove()
+            return True
+
+        return [leftover(f"nftables table {table_of(run)}", {"Labels": each["Labels"], "Name": table_of(run)}, remove)
+                for run, each in found.items() if table_of(run) in there]
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Create the project's networks, volumes and containers, and the client places; nothing is started yet.
@@ -178,7 +198,7 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         update_run(run_dir, images=await self._containers.images())
         await gather_all(self._fill_disk(machine) for machine in self._disks)
         self._bridges = tuple(bridges[name] for name in adapted.config["networks"])
-        self._bridge_filter = BridgeFilter(f"stormproof_{bridge_name(self._run).removeprefix('sp-')}")
+        self._bridge_filter = BridgeFilter(table_of(self._run))
         await self._make_places(client, project, [*topology.client_hosts, CONTROL], labels)
         self._watch = EventWatch(self._run, self._changed)
         self._watch.start()

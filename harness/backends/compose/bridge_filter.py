@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from harness.backends.docker_networks import bridge_name
 from stormproof.contracts.backend import Link
 from stormproof.errors import BackendError
 
@@ -35,6 +36,20 @@ class Ports:
         """Return the pairs of ports that links consist of, each with its link."""
         return {(source, target): link for link in links
                 for source in self.of.get(link[0], ()) for target in self.of.get(link[1], ())}  # fmt: skip
+
+
+def table_of(run: str) -> str:
+    """Return the name of a run's table."""
+    return f"stormproof_{bridge_name(run).removeprefix('sp-')}"
+
+
+def tables() -> frozenset[str]:
+    """Return the names of all runs' tables on this machine; none for an ordinary user."""
+    try:
+        done = _run(["nft", "list", "tables", "bridge"])
+    except BackendError:
+        return frozenset()
+    return frozenset(re.findall(r"table bridge (stormproof_\w+)", done.stdout))
 
 
 class BridgeFilter:
