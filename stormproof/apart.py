@@ -28,6 +28,9 @@ LEAVE_SECONDS = 2.0 * TIMEOUT_FACTOR
 MAKE_SECONDS = 10.0 * TIMEOUT_FACTOR
 """The time limit in seconds for creating a connection, which is not open yet."""
 
+_CONNECTING = ("connect", "connect_copy")
+"""The methods of connections that take the address to connect from."""
+
 _here = threading.local()
 logger = logging.getLogger("stormproof.apart")
 
@@ -198,8 +201,9 @@ class Apart:
     behind: for systems whose connections share objects that are bound to a loop.
     """
 
-    def __init__(self, *, together: bool = False) -> None:
-        self._together = together
+    def __init__(self, *, together: bool = False, enter: Callable[[str], None] | None = None) -> None:
+        """``enter`` moves a connection's thread into the client place with an address before it connects from there."""
+        self._together, self.enter = together, enter
         self._free: list[OwnLoop] = []
         self._shared: OwnLoop | None = None
         self.left = 0
@@ -251,6 +255,16 @@ class Apart:
             self._shared = None
 
 
+def _local(host: str, port: int, local: str) -> str:
+    return local
+
+
+def _inside(enter: Callable[[str], None], local: str, call: Callable[[], T]) -> T:
+    """Make a call after this thread has entered a client place."""
+    enter(local)
+    return call()
+
+
 class _Connection:
     """A connection that lives on another loop; its class has a method for each method of the real connection."""
 
@@ -273,8 +287,11 @@ class _Connection:
             if name == "close":
                 return None
             raise Abandoned(self._left)
+        call = functools.partial(function, *arguments, **named)
+        if name in _CONNECTING and (enter := self._apart.enter) is not None:
+            call = functools.partial(_inside, enter, _local(*arguments, **named), call)
         try:
-            found = await self._place.call(name, functools.partial(function, *arguments, **named))
+            found = await self._place.call(name, call)
         except Abandoned as error:
             self._leave(name, str(error))
             raise

@@ -361,7 +361,8 @@ class ShellCluster(Cluster):
     def broker_setup(self, **options: Any) -> BrokerSetup:
         """Return this cluster as protocol clients see it; ``options`` are values of their options."""
         brokers = [Broker(node, self.backend.address(node), self._machines[node].port) for node in self.node_names]
-        return BrokerSetup(brokers, Access(self.credentials), self.demands, options)
+        return BrokerSetup(brokers, Access(self.credentials), self.demands, options,
+                           place_command=self.place_command, tell=self.tell_client_line)  # fmt: skip
 
     def logs(self, machine: str) -> Mapping[str, str]:
         """Return the programs' output and the log files that the system names."""

@@ -136,6 +136,8 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         self._client: docker.DockerClient | None = None
         self._run = ""
         self._shared: tuple[str, ...] = ()
+        self._places: dict[str, int] = {}
+        """The process id of each client host that is a container."""
         self._scratch: OwnFolder | None = None
         self._calls: set[asyncio.Future[Any]] = set()
         self._releasing = False
@@ -189,7 +191,11 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         """
         self._run = run_dir.resolve().name
         labels = owner_labels(run_dir)
-        for name in (container_name(self._run, machine) for machine in (*topology.machines, _HELPER)):
+        places = topology.client_hosts if topology.client_places else ()
+        if places and os.geteuid() != 0:
+            raise BackendError("backend docker starts client programs in the networks of containers, which needs root; "
+                               "run it as root, or use --backend local")
+        for name in (container_name(self._run, machine) for machine in (*topology.machines, *places, _HELPER)):
             note_made(run_dir, "container", name)
         for number in range(1 + len(topology.networks)):
             note_made(run_dir, "network", network_name(self._run, number))
@@ -212,8 +218,11 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             await gather_all(
                 self._call(self._create_machine, machine, topology, labels) for machine in topology.machines
             )
-            ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in topology.client_hosts]
-            await self._call(_add_addresses, client, self.image, self._run, labels, ours)
+            if places:
+                await gather_all(self._call(self._create_place, host, labels) for host in places)
+            else:
+                ours = [f"{self._addresses[host]}/{subnet.prefixlen}" for host in topology.client_hosts]
+                await self._call(_add_addresses, client, self.image, self._run, labels, ours)
         except DockerException as error:
             raise BackendError(f"Docker refused: {reason_of(error)}") from None
         self._open_shells(topology.machines)
@@ -329,6 +338,33 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
                     created["Id"], network_name(self._run, number), ipv4_address=address
                 )
         api.start(created["Id"])
+
+    def enter_place(self, address: str) -> None:
+        """Move the calling thread into the network of the client host with an address; without one, into the
+        harness's."""
+        found = next((host for host in self._places if address and self._addresses[host] == address), None)
+        network.enter_network(os.getpid() if found is None else self._place_pid(found))
+
+    def place_command(self, host: str) -> list[str]:
+        """Return the words that precede a program's command so that it runs in a client host's network."""
+        return ["nsenter", f"--net=/proc/{self._place_pid(host)}/ns/net", "--"] if host in self._places else []
+
+    def _place_pid(self, host: str) -> int:
+        return self._places[host]
+
+    def _create_place(self, host: str, labels: dict[str, str]) -> None:
+        """Start a container that only holds a client host's network."""
+        assert self._client is not None
+        api, main = self._client.api, network_name(self._run, 0)
+        endpoint: Any = {main: api.create_endpoint_config(ipv4_address=self._addresses[host])}
+        created = api.create_container(
+            self.image, ["sh", "-c", _INIT], name=container_name(self._run, host), hostname=host, labels=labels,
+            host_config=api.create_host_config(cap_drop=["ALL"], security_opt=["no-new-privileges"],
+                                               network_mode=main),
+            networking_config=api.create_networking_config(endpoint),
+        )  # fmt: skip
+        api.start(created["Id"])
+        self._places[host] = int(api.inspect_container(created["Id"])["State"]["Pid"])
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a blocking call of the SDK in a thread; if the caller is cancelled, ``release`` awaits the call."""

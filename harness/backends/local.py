@@ -69,6 +69,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         super().__init__()
         self._bridges: list[str] = []
         self._holders: dict[str, asyncio.subprocess.Process] = {}
+        """The process that holds the namespaces of each machine, and of each client host that is a place."""
         self._scratch: OwnFolder | None = None
         self._shared: tuple[str, ...] = ()
 
@@ -106,13 +107,20 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         if self.wants_disks(test):
             await gather_all(self._mount_disk(test, machine) for machine in topology.machines)
         await gather_all(self._hold(machine, hosts) for machine in topology.machines)
+        places = topology.client_hosts if topology.client_places else ()
+        await gather_all(self._hold_place(host) for host in places)
         self._bridges = [BRIDGE.format(number) for number in range(1 + len(topology.networks))]
         await _ip_batch([
             f"link add v{number}{machine} type veth peer name eth{number} netns {self._holders[machine].pid}\n"
             f"link set v{number}{machine} master {BRIDGE.format(number)} up"
             for machine in topology.machines
             for number in _interfaces(topology, machine)
+        ] + [
+            f"link add v0{host} type veth peer name eth0 netns {self._holders[host].pid}\n"
+            f"link set v0{host} master {BRIDGE.format(0)} up"
+            for host in places
         ])
+        await gather_all(self._bring_up_place(host) for host in places)
         self._open_shells(topology.machines)
         await gather_all(self._bring_up(topology, machine) for machine in topology.machines)
         if self.wants_clocks(test):
@@ -173,9 +181,11 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
 
     async def _hold(self, node: str, hosts: Path) -> None:
         """Start the process that holds the node's namespaces and wait until they are set up."""
+        await self._start_holder(node, *_NODE, "sh", "-c", _INIT, "sh", str(hosts), node)
+
+    async def _start_holder(self, node: str, *command: str) -> None:
         holder = await asyncio.create_subprocess_exec(
-            *_NODE, "sh", "-c", _INIT, "sh", str(hosts), node,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             start_new_session=True, env=_environment(),
         )
         self._holders[node] = holder
@@ -184,6 +194,28 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
             if await holder.stdout.readline() != b"ready\n":
                 why = (await holder.stderr.read()).decode(errors="replace").strip()
                 raise BackendError(f"{node}: can't make its namespaces: {why or 'unshare ended'}")
+
+    def enter_place(self, address: str) -> None:
+        """Move the calling thread into the network of the client host with an address; without one, into the
+        harness's."""
+        found = next((host for host in self._holders if address and self._addresses[host] == address), None)
+        network.enter_network(os.getpid() if found is None else self._place_pid(found))
+
+    def place_command(self, host: str) -> list[str]:
+        """Return the words that precede a program's command so that it runs in a client host's network."""
+        return ["nsenter", f"--net=/proc/{self._place_pid(host)}/ns/net", "--"] if host in self._holders else []
+
+    def _place_pid(self, host: str) -> int:
+        return self._holders[host].pid
+
+    async def _hold_place(self, host: str) -> None:
+        """Start the process that holds a client host's network."""
+        await self._start_holder(host, "unshare", "--net", "sh", "-c", "echo ready && exec sleep infinity")
+
+    async def _bring_up_place(self, host: str) -> None:
+        """Give a client host its address. Other machines reach it as they reach an address of the bridge."""
+        await _run(*self.place_command(host), "ip", "-batch", "-", stdin="\n".join([
+            "link set lo up", f"address add {self._addresses[host]}/{PREFIX} dev eth0", "link set eth0 up", ""]))
 
     async def _mount_disk(self, test: Test, machine: str) -> None:
         """Mount the disk before the machine's namespaces are created, because they get a copy of the present mounts."""
@@ -261,7 +293,8 @@ def _interfaces(topology: Topology, machine: str) -> list[int]:
 
 def _bridge_commands(topology: Topology, addresses: dict[str, str]) -> list[str]:
     # The control address is first: it is the source of connections that are not bound to a client host.
-    ours = [addresses[network.CONTROL], *(addresses[host] for host in topology.client_hosts)]
+    hosts = () if topology.client_places else topology.client_hosts
+    ours = [addresses[network.CONTROL], *(addresses[host] for host in hosts)]
     commands = ["link set lo up"]
     for number in range(1 + len(topology.networks)):
         bridge = BRIDGE.format(number)

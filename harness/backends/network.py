@@ -7,7 +7,9 @@ each link leaves evidence. Healing deletes the table; no other rule is ever touc
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from stormproof.errors import BackendError
 
 MAX_NODES = 100
 TABLE = "inet stormproof"
+
+_CLONE_NEWNET = 0x40000000
 
 CONTROL = "control"
 """Name of the harness's own address, which is never cut."""
@@ -34,6 +38,23 @@ HEAL_SCRIPT = f"nft -f - <<'EOF'\nadd table {TABLE}\ndelete table {TABLE}\nEOF"
 """Deletes the table whether or not it exists, in one transaction."""
 
 _ELEMENT = re.compile(r"(\d+\.\d+\.\d+\.\d+) counter packets (\d+)")
+
+
+def enter_network(pid: int) -> None:
+    """Move this thread into the network namespace of a process (setns(2)).
+
+    Raises:
+        BackendError: the process has ended, or the kernel refused it.
+    """
+    try:
+        handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BackendError(f"can't enter a client place: {error.strerror}") from None
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(handle, _CLONE_NEWNET):
+            raise BackendError(f"can't enter a client place: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(handle)
 
 
 def address_plan(topology: Topology, subnet: ipaddress.IPv4Network) -> dict[str, str]:

@@ -208,6 +208,7 @@ class Bench:
             method = getattr(type(owner), hook, None)
             if owner is None or method is None:
                 continue
+            method = inspect.unwrap(method)
             try:
                 file, line = inspect.getsourcefile(method), inspect.getsourcelines(method)[1]
             except (TypeError, OSError):

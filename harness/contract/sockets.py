@@ -1,4 +1,5 @@
-"""The TCP connections of this process, as the kernel lists them (proc(5), /proc/net/tcp)."""
+"""The TCP connections of clients, as the kernel lists them (proc(5), /proc/PID/net/tcp): of this process, and of the
+programs that it has started, in whatever network each of them is."""
 
 from __future__ import annotations
 
@@ -23,13 +24,41 @@ class Connected:
 
 
 def connections() -> set[Connected]:
-    """Return the established connections."""
-    ours = set(_own_inodes())
-    return {each for name in ("tcp", "tcp6") for each in _listed(Path("/proc/self/net") / name) if each.inode in ours}
+    """Return the established connections of this process and of its descendants."""
+    return {each for pid in _family(os.getpid()) for each in _connections_of(Path(f"/proc/{pid}"))}
 
 
-def _own_inodes() -> Iterator[str]:
-    for entry in Path("/proc/self/fd").iterdir():
+def _family(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
+    yield pid
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = children.read_text().split()
+        except OSError:  # the thread, or the process, has ended
+            continue
+        for child in map(int, found):
+            yield from _family(child)
+
+
+def _connections_of(process: Path) -> Iterator[Connected]:
+    ours = set(_inodes(process))
+    networks: dict[str, Path] = {}  # threads may be in different networks
+    for task in process.glob("task/*"):
+        try:
+            networks.setdefault(str((task / "ns/net").readlink()), task)
+        except OSError:
+            continue
+    for task in networks.values():
+        for name in ("tcp", "tcp6"):
+            yield from (each for each in _listed(task / "net" / name) if each.inode in ours)
+
+
+def _inodes(process: Path) -> Iterator[str]:
+    try:
+        entries = list((process / "fd").iterdir())
+    except OSError:
+        return
+    for entry in entries:
         try:
             target = os.readlink(entry)  # noqa: PTH115  # a socket has no file path
         except OSError:

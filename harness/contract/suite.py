@@ -19,12 +19,13 @@ from harness.contract.core import FAILED, OK, SKIPPED, Bench, ContractItem, Item
 from harness.contract.node_contract import BEGIN, END
 from harness.run.child import run_child
 from harness.run.control_channel import ControlChannel, tell_parent
-from harness.run.deployment import demands_of, topology_of
+from harness.run.deployment import demands_of, leave_connections, topology_of
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.stomp_connection import StompQueues
+from stormproof.client_log import ClientLog
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.errors import BackendError, StormproofError
-from stormproof.run_folder import read_run
+from stormproof.run_folder import CLIENT_LOG, read_run
 from stormproof.shell_system import QUEUES
 from stormproof.test import Test
 from workloads.messages import queue_name
@@ -70,7 +71,11 @@ def bench_of(test: Test, run_dir: Path) -> Bench:
     if demands.queues:
         names = tuple(queue_name(number) for number in range(_OWN_QUEUES + MOST_HOSTS))
         demands = type(demands)(queues=names)
-    cluster = system.cluster(Deployment(test, demands, backend, topology_of(test), secrets.token_hex(16)))
+    topology = topology_of(test)
+    cluster = system.cluster(Deployment(test, demands, backend, topology, secrets.token_hex(16)))
+    cluster.tell_client_line = ClientLog(run_dir / CLIENT_LOG)
+    if topology.client_places:  # its connections enter networks, each with its own thread
+        leave_connections(cluster)
     return Bench(system, cluster, backend, run_dir, lambda: _connection(cluster, QUEUES in system.provides),
                  began=time.time())
 

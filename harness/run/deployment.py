@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nodes.systems.catalog import SYSTEMS
 from stormproof.apart import Apart
-from stormproof.contracts.backend import Backend
+from stormproof.contracts.backend import LINKS, Backend
+from stormproof.contracts.client_places import ClientPlaces
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import UsageError
 from stormproof.shell_system import ShellCluster
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -20,7 +24,16 @@ def demands_of(test: Test) -> Demands:
 
 def topology_of(test: Test) -> Topology:
     """Return the machines and networks of a test."""
-    return SYSTEMS.load(test.system).topology(test, demands_of(test))
+    system = SYSTEMS.load(test.system)
+    topology = system.topology(test, demands_of(test))
+    return replace(topology, client_places=True) if system.clients_in_places(test) else topology
+
+
+def demand_places(test: Test, backend: type[Backend]) -> None:
+    """Raise UsageError if clients would stand outside the faults of links on this backend."""
+    if topology_of(test).client_places and LINKS in backend.abilities and not issubclass(backend, ClientPlaces):
+        raise UsageError(f"--backend {test.backend}: clients of {test.system} can't bind to an address, so they need "
+                         "separate networks; choose local or docker")
 
 
 def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
@@ -35,7 +48,12 @@ def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:
 def leave_connections(cluster: Cluster) -> Apart:
     """From now on, run the connections of a cluster's clients where a blocked call can be left behind, and return that
     place."""
-    apart = Apart(together=isinstance(cluster, ShellCluster) and cluster.system.one_loop)
+    together = isinstance(cluster, ShellCluster) and cluster.system.one_loop
+    if together and cluster.topology.client_places:
+        raise UsageError(f"{cluster.test.system}: its connections share one thread (one_loop), so they can't be in the "
+                         "networks of different client hosts")
+    places = cluster.backend if cluster.topology.client_places and isinstance(cluster.backend, ClientPlaces) else None
+    apart = Apart(together=together, enter=places.enter_place if places else None)
     make = cluster.queue_connection
     cluster.queue_connection = lambda: apart.connection(make)  # type: ignore[method-assign]
     return apart

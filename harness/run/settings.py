@@ -11,6 +11,7 @@ from typing import Any
 from harness.backends.catalog import BACKENDS
 from harness.cli.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from harness.run import plugins
+from harness.run.deployment import demand_places
 from nemesis.catalog import FAULTS
 from nemesis.explicit_schedule import with_canonical_kinds
 from nemesis.families import families_of, split_aims, supported_families
@@ -217,6 +218,7 @@ def make_test(
     for family in families_of(test):
         family.check(test, tested)
     tested.check(test, demands)
+    demand_places(test, BACKENDS.load(backend))
     families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands), tested)
     schedule(test, families_here)  # refuses times that leave no room for the faults
     return replace(test, options=with_canonical_kinds(test, families_here))

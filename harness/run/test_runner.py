@@ -36,6 +36,7 @@ from nemesis.compose import NemesisClient
 from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator, lasting
 from nodes.systems.catalog import SYSTEMS
+from stormproof.client_log import ClientLog
 from stormproof.contracts.backend import Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
@@ -46,7 +47,7 @@ from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
 from stormproof.history.seal import drop_journal, seal
-from stormproof.run_folder import COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
+from stormproof.run_folder import CLIENT_LOG, COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
@@ -93,6 +94,7 @@ class TestRunner:
         self.system = SYSTEMS.load(self.test.system)
         self.topology = topology_of(self.test)
         self.cluster = cluster_of(self.test, self.backend, environment.passcode)
+        self.cluster.tell_client_line = ClientLog(run_dir / CLIENT_LOG)
         self.calls = SystemCalls(self.test, self.backend, self.topology, self.cluster)
         self.apart = None if self.backend.in_process else leave_connections(self.cluster)
         families = supported_families(self.backend, self.test, self.topology, self.system)

@@ -115,6 +115,14 @@ class Prefetching(Protocol):
 
 
 @runtime_checkable
+class Starting(Protocol):
+    """A connection by a program, whose start must not count as the broker's time to accept a client."""
+
+    async def start(self, local: str) -> None:
+        """Start the program in the client place with the address ``local``; ``connect`` follows."""
+
+
+@runtime_checkable
 class AcknowledgingUnseen(Protocol):
     """A connection whose library acknowledges messages before ``take`` has returned them, if ``acknowledges_unseen`` is
     true: a take that ends without an answer may then have consumed all prefetched messages."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from stormproof.contracts.backend import DEAD, RUNNING, Attached, Backend, Credentials
 from stormproof.contracts.client import QueueConnection
+from stormproof.contracts.client_places import ClientPlaces
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
@@ -107,6 +108,8 @@ class Cluster(ABC):
         action."""
         self.unsure = ""
         """The reason why the system's health is unknown, if the probe for it fails itself."""
+        self.tell_client_line: Callable[[str], None] = lambda line: None
+        """Takes the lines that client programs write to their standard error."""
         self.own_names: set[str] = set()
         """The names that clients of this run use there; ``leave`` deletes the objects."""
         if self.attached:
@@ -248,6 +251,15 @@ class Cluster(ABC):
     def client_addresses(self) -> Sequence[tuple[str, int]]:
         """Return the addresses that clients connect to, in the order of ``node_names``."""
         return ()
+
+    def place_command(self, local: str) -> Sequence[str]:
+        """Return the words that precede a program's command so that it runs in the network of the client host with the
+        address ``local`` (empty: of the first client host); none where client hosts have no separate networks."""
+        if not isinstance(self.backend, ClientPlaces):
+            return ()
+        hosts = self.topology.client_hosts
+        host = next((host for host in hosts if not local or self.backend.address(host) == local), None)
+        return () if host is None else self.backend.place_command(host)
 
     def client_address(self, place: int) -> tuple[str, int] | None:
         """Return the one address at which client number ``place`` finds the serving node; None if clients use the

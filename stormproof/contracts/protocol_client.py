@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -69,13 +69,20 @@ class Broker:
 class BrokerSetup:
     """What a protocol client works with: the replicas, the access to them, the names of the objects that the workload
     uses, and the values of the protocol client's options. ``hosts`` are the addresses of host names by which the broker
-    refers to its machines, as client places resolve them."""
+    refers to its machines, as client places resolve them.
+
+    For clients that are programs: ``place_command`` returns the words that precede a program's command so that it runs
+    in the network of the client place with that address (empty: of the first one), and ``tell`` takes the lines that
+    programs write to their standard error.
+    """
 
     brokers: Sequence[Broker]
     access: Access = field(default_factory=Access)
     demands: Demands = field(default_factory=Demands)
     options: Mapping[str, Any] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
+    place_command: Callable[[str], Sequence[str]] = lambda local: ()
+    tell: Callable[[str], None] = lambda line: None
 
     def resolve(self, host: str) -> str:
         """Return the address of a host name that the broker told a client; unknown names are returned as they are."""

@@ -276,6 +276,11 @@ class System(ABC):
         """Return the machines and networks of a test."""
         return Topology(test.node_names, test.client_hosts, packages=self.packages)
 
+    def clients_in_places(self, test: Test) -> bool:
+        """Return whether each client host must have a separate network, because clients of such a test are programs, or
+        use a library that can't bind to an address."""
+        return False
+
     def elements(self, test: Test, demands: Demands) -> tuple[tuple[str, ...], ...]:
         """Return the nodes of each server over which every destination of a test is spread; empty if none is spread."""
         return ()

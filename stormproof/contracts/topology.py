@@ -36,7 +36,8 @@ class Topology:
     ``addresses`` name addresses on the main network that no machine has at first: programs move them from machine to
     machine. ``shared`` names folders that all machines share, as on a cluster's file system. ``far`` are replicas at a
     remote site, each with the seconds that a packet takes in either direction; backends that simulate their network
-    apply this delay.
+    apply this delay. ``client_places``: each client host has a separate network (``ClientPlaces``), instead of
+    an address of the harness.
     """
 
     nodes: tuple[str, ...]
@@ -48,6 +49,7 @@ class Topology:
     addresses: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     far: tuple[tuple[str, float], ...] = ()
+    client_places: bool = False
 
     def __post_init__(self) -> None:
         # These become names of hosts, network devices, containers and files, and appear in batches of commands.

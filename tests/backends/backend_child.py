@@ -11,9 +11,11 @@ import inspect
 import json
 import os
 import shlex
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ import usage_checks
 
 from harness.backends.catalog import BACKENDS
 from nodes.systems.catalog import SYSTEMS
+from stormproof.clients.program import DIES_WITH_US
 from stormproof.contracts.backend import Backend
+from stormproof.contracts.client_places import ClientPlaces
 from stormproof.contracts.cluster import MAIN, Deployment
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
@@ -79,13 +83,40 @@ async def until(ask: Callable[[], Awaitable[Any]], done: Callable[[Any], bool]) 
     raise AssertionError("it never came")
 
 
+IN_PLACES = "STORMPROOF_TEST_PLACES" in os.environ
+"""Whether client hosts are networks of their own; connections are then made there, and not bound."""
+
+
 async def from_host(backend: Backend, host: str, node: str, timeout: float = 3.0) -> str:
     """Connect from a client host; the source address the node saw, ``silence`` or ``refused``."""
+    if not IN_PLACES:
+        return await connecting(backend.address(node), timeout, (backend.address(host), 0))
+    assert isinstance(backend, ClientPlaces)
+    program = await asyncio.create_subprocess_exec(
+        *backend.place_command(host), sys.executable, "-c", ASK, backend.address(node), str(timeout),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    answers = {(await program.communicate())[0].decode().strip()}
+    if answers == {""}:
+        return "refused"
+    answers.add(await in_place(backend, host, lambda: connecting(backend.address(node), timeout, None)))
+    assert len(answers) == 1, (answers, "a program there, and a thread of this process that went there")
+    return answers.pop()
+
+
+async def in_place(backend: Any, host: str, work: Callable[[], Coroutine[Any, Any, str]]) -> str:
+    """Do the work on a loop of its own, in a thread that has entered a client host's network."""
+    def there() -> str:
+        backend.enter_place(backend.address(host))
+        return asyncio.run(work())
+
+    with ThreadPoolExecutor(1) as pool:
+        return await asyncio.get_running_loop().run_in_executor(pool, there)
+
+
+async def connecting(address: str, timeout: float, local: tuple[str, int] | None) -> str:
     try:
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(
-                backend.address(node), PORT, local_addr=(backend.address(host), 0)
-            )
+            reader, writer = await asyncio.open_connection(address, PORT, local_addr=local)
             answer = (await reader.read()).decode()
             writer.close()
             return answer
@@ -395,6 +426,12 @@ async def check_wait(backend: Backend) -> None:
     await backend.set_network(frozenset({("n1", "n2"), ("c1", "n1")}))
     await packet_checks.let_suffer(backend)
     await backend.pause("n3", MAIN)
+    if IN_PLACES:
+        assert isinstance(backend, ClientPlaces)
+        deaf = [sys.executable, "-c", "import time; print('deaf', flush=True); time.sleep(4711)"]
+        program = await asyncio.create_subprocess_exec(*DIES_WITH_US, *backend.place_command("c1"), *deaf,
+                                                       stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
+        assert program.stdout is not None and await program.stdout.readline()
     print(json.dumps({"waiting": os.getpid()}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
@@ -416,7 +453,8 @@ async def main(name: str, run_dir: Path, checks: list[str]) -> None:
     test = Test(system="standalone", workload="queue", nodes=len(NODES), options=options, nemesis=nemesis)
     began = time.perf_counter()
     try:
-        await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=shared), run_dir)
+        await backend.provision(test, Topology(test.node_names, test.client_hosts, shared=shared,
+                                               client_places=IN_PLACES), run_dir)
         up = time.perf_counter() - began
         for check in checks:
             await CHECKS[check](backend)

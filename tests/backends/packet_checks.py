@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from harness.backends.packet_queue import TABLE
 from harness.backends.packets import PacketBackend
 from stormproof.contracts.backend import Backend, LinkConditions, PacketFaults, Shells
+from stormproof.contracts.client_places import ClientPlaces
 from stormproof.errors import BackendError
 
 DISCARD = 9
@@ -40,12 +44,26 @@ async def ask_from_client(backend: Backend) -> float | None:
     began = time.monotonic()
     try:
         async with asyncio.timeout(2):
-            await asyncio.open_connection(backend.address("n2"), DISCARD, local_addr=(backend.address("c1"), 0))
+            await _connect_from_client(backend)
     except ConnectionRefusedError:
         return time.monotonic() - began
     except TimeoutError:
         return None
     raise AssertionError("somebody listens there")
+
+
+async def _connect_from_client(backend: Backend) -> None:
+    if "STORMPROOF_TEST_PLACES" not in os.environ:
+        await asyncio.open_connection(backend.address("n2"), DISCARD, local_addr=(backend.address("c1"), 0))
+        return
+    assert isinstance(backend, ClientPlaces)
+
+    def there() -> None:
+        backend.enter_place(backend.address("c1"))
+        socket.create_connection((backend.address("n2"), DISCARD), 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, there)
 
 
 async def check_packets(backend: Backend) -> None:

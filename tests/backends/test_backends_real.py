@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from places import NASTY, PLACES, Place, make_place
+from places import NASTY, PLACES, Place, cmdline, make_place
 
 from harness.backends import docker as docker_backend
 from harness.backends import docker_networks, packet_queue
@@ -34,6 +34,30 @@ def test_backend(place: Place, checks: tuple[str, ...]) -> None:
     """What the checks of backend_child say, one after the other."""
     figures = place.check(*checks)
     assert figures["up_ms"] > 0
+
+
+@pytest.mark.requirement("H3", part=True)
+@pytest.mark.parametrize("name", [PLACES[0], PLACES[1], PLACES[-1]])
+def test_clients_in_networks_of_their_own(name: str) -> None:
+    """Programs and threads there have the client host's address, and cuts and packet faults hit them."""
+    with make_place(name) as place:
+        place.env["STORMPROOF_TEST_PLACES"] = "1"
+        place.check("network", "cut", "cut_while_paused", "packets_in_short")
+
+
+@pytest.mark.parametrize("name", [PLACES[0], PLACES[-1]])
+def test_a_killed_harness_leaves_no_client_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that does not look at its standard input."""
+    with make_place(name) as place:
+        place.env["STORMPROOF_TEST_PLACES"] = "1"
+        child, pid = place.waiting()
+        assert [each for each in place.processes() if "deaf" in cmdline(each)]
+        os.kill(pid, signal.SIGKILL)
+        child.wait(30)
+        asyncio.run(gone(place))
+        monkeypatch.setattr("tempfile.tempdir", str(place.tmp))
+        place.lock.close()
+        cleanup([place.run])
 
 
 @pytest.mark.requirement("H29")

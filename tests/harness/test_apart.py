@@ -195,7 +195,7 @@ async def test_calls_that_belong_to_the_harness_go_there() -> None:
 
 
 async def test_a_cluster_gives_such_connections() -> None:
-    cluster = SimpleNamespace(queue_connection=Queue)
+    cluster = SimpleNamespace(queue_connection=Queue, topology=SimpleNamespace(client_places=False))
     apart = leave_connections(cluster)  # type: ignore[arg-type]
     assert cluster.queue_connection()._real.loop is not asyncio.get_running_loop()
     apart.close()

@@ -209,7 +209,8 @@ class AnyBrokerCluster(Cluster):
             access = Access(self.credentials)
             hosts = [(self.backend.address(node), self.attached.port(node)) for node in self.node_names]
         brokers = [Broker(node, *place) for node, place in zip(self.node_names, hosts, strict=True)]
-        return BrokerSetup(brokers, access, self.demands, self.test.options)
+        return BrokerSetup(brokers, access, self.demands, self.test.options, place_command=self.place_command,
+                           tell=self.tell_client_line)  # fmt: skip
 
     def _port(self, access: Access) -> int:
         return self.protocol.tls_port if access.tls and self.protocol.tls_port else self.protocol.port
