@@ -15,8 +15,6 @@ from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, UsageError
 
-pytest.importorskip("aiormq")
-
 AMQP = PROTOCOLS.load("amqp")
 PLAIN = Access()
 
