@@ -18,6 +18,8 @@ REACHES_UP = {
     ("stormproof.pytest_plugin", "harness.api"),
     ("stormproof", "harness.api"), ("stormproof", "harness.store.dataframes"),
     ("stormproof.__main__", "harness.cli.app"),
+    # One parser of STOMP's frames, shipped to nodes with the reference broker: it needs the standard library alone.
+    ("stormproof.clients.stomp", "nodes.stomp"),
 }  # fmt: skip
 
 # All import stormproof, and harness imports all. Besides that, what a package takes from its neighbours:

@@ -21,9 +21,11 @@ from harness.run.child import run_child
 from harness.run.control_channel import ControlChannel, tell_parent
 from harness.run.deployment import demands_of, leave_connections, topology_of
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.stomp_connection import StompQueues
 from stormproof.client_log import ClientLog
+from stormproof.clients.stomp import StompConnection
+from stormproof.contracts.backend import Credentials
 from stormproof.contracts.cluster import Cluster, Deployment
+from stormproof.contracts.protocol_client import Access
 from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import CLIENT_LOG, read_run
 from stormproof.shell_system import QUEUES
@@ -92,7 +94,8 @@ def _connection(cluster: Cluster, has_queues: bool) -> Any:
             raise BackendError("no node reports the number of remaining messages")
         return found.get(queue, 0)
 
-    return StompQueues("/queue/{}".format, depth, login=(cluster.login, cluster.passcode), sending={}, subscribing={})
+    access = Access(Credentials(cluster.login, cluster.passcode))
+    return StompConnection(access, depth=depth, returning=True, prefetch=0)
 
 
 async def run(run_dir: Path, control: ControlChannel) -> None:

@@ -20,6 +20,7 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     "client",
     _is_protocol,
     Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
+    Entry("stomp", "STOMP 1.2: queues", "stormproof.clients.stomp:STOMP"),
     Entry("redis", "Redis: streams as queues and logs, values as registers", "stormproof.clients.redis:REDIS"),
     Entry("exec", "a program in any language that speaks JSON lines (docs/clients.md)",
           "stormproof.clients.exec:EXEC"),

@@ -344,8 +344,8 @@ class Amqp(ProtocolClient):
         """
         if setup.access.sasl not in ("", "PLAIN", "EXTERNAL"):
             raise UsageError(f"amqp: no SASL mechanism {setup.access.sasl!r}; use PLAIN or EXTERNAL")
-        taken = ("queue_type", "prefetch", "heartbeat", "mandatory", "persistent", "acknowledge")
-        return AmqpConnection(setup.access, **{name: setup.options[name] for name in taken if name in setup.options})
+        settings = self.settings(setup)
+        return AmqpConnection(setup.access, **{option.name: settings[option.name] for option in self.options})
 
     async def prepare(self, setup: BrokerSetup) -> None:
         """Declare the workload's queues, durable, with unlimited deliveries."""

@@ -18,7 +18,7 @@ from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, Pr
 from stormproof.contracts.workload_requirements import Demands
 
 STEP_BYTES = 3
-NAMES = ["amqp"]
+NAMES = ["amqp", "stomp"]
 ACCESS = Access(Credentials(USER, PASSWORD))
 
 
@@ -29,25 +29,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
         yield running
 
 
-def setup_of(server: RabbitServer, queue: str, **options: Any) -> BrokerSetup:
-    return BrokerSetup([Broker("n1", "127.0.0.1", server.amqp)], ACCESS, Demands((queue,)), options)
+def setup_of(server: RabbitServer, queue: str, name: str = "amqp", **options: Any) -> BrokerSetup:
+    port = server.stomp if name == "stomp" else server.amqp
+    return BrokerSetup([Broker("n1", "127.0.0.1", port)], ACCESS, Demands((queue,)), options)
 
 
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
 @pytest.mark.parametrize("name", NAMES)
 async def test_sends_that_are_broken_off(name: str, queue_type: str, server: RabbitServer) -> None:
     client: ProtocolClient = PROTOCOLS.load(name)
-    setup = setup_of(server, f"sends-{name}-{queue_type}", queue_type=queue_type)
+    setup = setup_of(server, f"sends-{name}-{queue_type}", name, queue_type=queue_type)
     counts = await send_with_cuts(client, setup, STEP_BYTES)
     assert counts[OK] >= 1 and counts[FAIL] > 50 and counts[INFO] > 5, counts
 
 
 @pytest.mark.parametrize(("name", "options"), [
     ("amqp", {"queue_type": "quorum"}), ("amqp", {"queue_type": "classic"}), ("amqp", {"acknowledge": "order"}),
+    ("stomp", {"queue_type": "quorum"}), ("stomp", {"queue_type": "classic"}),
 ])  # fmt: skip
 async def test_takes_that_are_broken_off(name: str, options: dict[str, str], server: RabbitServer) -> None:
     client: ProtocolClient = PROTOCOLS.load(name)
-    setup = setup_of(server, "-".join(("takes", name, *options.values())), **options)
+    setup = setup_of(server, "-".join(("takes", name, *options.values())), name, **options)
     counts = await takes_with_cuts(client, setup, STEP_BYTES)
     assert counts[OK] >= 1 and counts[FAIL] > 50 and counts[INFO] > 5, counts
 

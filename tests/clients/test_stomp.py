@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nodes.stomp import Frame, FrameLimits, Parser, encode
-from nodes.systems.stomp_connection import MISSED, StompQueues
+from stormproof.clients.stomp import MISSED, StompConnection
 from stormproof.contracts.client import NotDone
+from stormproof.contracts.protocol_client import Access
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -56,14 +57,10 @@ class Broker:
                 writer.write(b"\n")
 
 
-async def nothing(queue: str) -> int:
-    return 0
-
-
-async def with_broker(beats: int, work: Callable[[Broker, StompQueues], Awaitable[None]]) -> None:
+async def with_broker(beats: int, work: Callable[[Broker, StompConnection], Awaitable[None]]) -> None:
     broker = Broker(beats)
     server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    queues = StompQueues("/queue/{}".format, nothing, login=("", ""), sending={}, subscribing={}, wanted=WANTED)
+    queues = StompConnection(Access(), wanted=WANTED)
     await queues.connect("127.0.0.1", server.sockets[0].getsockname()[1], "")
     try:
         await work(broker, queues)
@@ -73,7 +70,7 @@ async def with_broker(beats: int, work: Callable[[Broker, StompQueues], Awaitabl
 
 
 async def test_a_silent_broker_is_left_with_what_had_come() -> None:
-    async def work(broker: Broker, queues: StompQueues) -> None:
+    async def work(broker: Broker, queues: StompConnection) -> None:
         assert await queues.take("q0", 0.01) is None
         broker.push()
         await asyncio.sleep(WANTED / 2)  # it is here, and nobody took it
@@ -89,7 +86,7 @@ async def test_a_silent_broker_is_left_with_what_had_come() -> None:
 
 async def test_who_waits_for_a_message_learns_that_the_connection_is_lost() -> None:
     """It may not say that the queue is empty."""
-    async def work(broker: Broker, queues: StompQueues) -> None:
+    async def work(broker: Broker, queues: StompConnection) -> None:
         assert await queues.take("q0", 0.01) is None
         broker.silent.set()
         with pytest.raises(NotDone, match="silent"):
@@ -100,7 +97,7 @@ async def test_who_waits_for_a_message_learns_that_the_connection_is_lost() -> N
 
 @pytest.mark.parametrize("beats", [round(WANTED * 1000), 0])
 async def test_a_broker_that_beats_or_promised_none_is_not_left(beats: int) -> None:
-    async def work(broker: Broker, queues: StompQueues) -> None:
+    async def work(broker: Broker, queues: StompConnection) -> None:
         assert await queues.take("q0", 4 * MISSED * WANTED) is None
         assert not broker.ended.is_set()
         loop = asyncio.get_running_loop()
@@ -116,7 +113,7 @@ async def test_a_broker_that_beats_or_promised_none_is_not_left(beats: int) -> N
 
 
 async def test_one_that_stood_still_itself_does_not_blame_the_broker() -> None:
-    async def work(broker: Broker, queues: StompQueues) -> None:
+    async def work(broker: Broker, queues: StompConnection) -> None:
         broker.silent.set()
         await queues.stand_still(4 * MISSED * WANTED)
         broker.silent.clear()
