@@ -97,8 +97,8 @@ class ProtocolClient(ABC):
     workloads may need (``queues``, ``logs``, ``registers``, ``locks``). ``options`` are its settings, and
     ``guarantees`` state what the protocol itself does not promise. ``distributions`` are the Python packages that it
     needs, in the extra ``extra``. ``binds``: the library connects from the address that ``connect`` names; otherwise
-    its connections must run inside the client place's network. ``one_leader``: one replica leads all objects, so that it
-    is the system's leader.
+    its connections must run inside the client place's network. ``one_leader``: one replica leads all objects, so that
+    it is the system's leader.
     """
 
     name: ClassVar[str]
