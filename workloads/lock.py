@@ -41,11 +41,12 @@ from stormproof.test import Test
 from stormproof.vocabulary import LOCKS
 from workloads.clients import CLIENTS
 from workloads.draws import LEASE, LOCK
-from workloads.lease_client import GenericLeaseClient, LockServiceClient, demand_stalls
+from workloads.lease_client import KEY, GenericLeaseClient, LockServiceClient, demand_stalls
 from workloads.lock_client import GenericLockClient, Updates
 from workloads.lock_resource import Guarded
 from workloads.messages import queue_name
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING, RELIABLE, TIMEOUTS
+from workloads.register_client import register_name
 
 PROMPT, STALLING = "prompt", "stalling"
 ACQUIRE, UPDATE, RELEASE, INSTALL = "acquire", "update", "release", "install"
@@ -206,8 +207,9 @@ class LeaseWorkload(LockWorkload):
 
     @classmethod
     def demands(cls, options: Mapping[str, Any]) -> Demands:
-        """Demand nothing: a register exists once it is written."""
-        return Demands()
+        """Demand the register, or the lock."""
+        name = (register_name(KEY),)
+        return Demands(registers=name) if options["guard"] == "lease" else Demands(locks=name)
 
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread; it tries the replica nearest to its host first.

@@ -15,6 +15,7 @@ from stormproof.contracts.client import Client, LogConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload import Workload
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -34,7 +35,7 @@ from stormproof.generator.core import SECOND
 from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
-from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
+from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient, log_name
 from workloads.options import CONNECT, CONNECTING, TIMEOUTS
 
 SEEK_BACK_OFFSETS = 20
@@ -140,6 +141,11 @@ class LogWorkload(Workload):
             if options[name] < 1:
                 raise UsageError(f"--set {name}={options[name]}: at least 1")
         return int(options["producers"] + options["readers"])
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Demand the logs."""
+        return Demands(logs=tuple(log_name(key) for key in range(options["logs"])))
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:

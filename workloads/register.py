@@ -13,6 +13,7 @@ from typing import Any
 from stormproof.contracts.client import Client, RegisterConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -38,7 +39,7 @@ from workloads.clients import CLIENTS
 from workloads.draws import REGISTER as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
 from workloads.options import CLIENT_HEARTBEAT, CONNECT, CONNECTING, RELIABLE, TIMEOUTS
-from workloads.register_client import GenericRegisterClient
+from workloads.register_client import GenericRegisterClient, register_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,11 @@ class RegisterWorkload(FeatureWorkload):
         if options["read_share"] + options["swaps"] > 100:
             raise UsageError("--set read_share and swaps: shares of a hundred operations, 100 at most together")
         return int(options["threads"])
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Demand the registers."""
+        return Demands(registers=tuple(register_name(key) for key in range(options["keys"])))
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,8 +113,9 @@ class Cluster(ABC):
         self.own_names: set[str] = set()
         """The names that clients of this run use there; ``leave`` deletes the objects."""
         if self.attached:
-            queues = tuple(map(self.own_name, self.demands.queues))
-            self.demands = replace(self.demands, queues=queues)
+            demanded = (self.demands.queues, self.demands.logs, self.demands.registers, self.demands.locks)
+            queues, logs, registers, locks = (tuple(map(self.own_name, names)) for names in demanded)
+            self.demands = replace(self.demands, queues=queues, logs=logs, registers=registers, locks=locks)
 
     def own_name(self, name: str) -> str:
         """Return the name for an object that clients create: a unique name if others use the system, too."""

@@ -16,7 +16,7 @@ LIMIT_SECONDS = 10.0
 
 
 class Script(Protocol):
-    """A server's side of one connection, from bytes to bytes."""
+    """A server's side of one connection, from bytes to bytes; a server that speaks first has a ``greeting``."""
 
     def feed(self, data: bytes) -> bytes:
         """Take in what the client sent, and return the answer."""
@@ -45,6 +45,9 @@ class Cutter:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         try:
+            greeting = getattr(self.script, "greeting", b"")[: self.cut.sent]
+            self.sent += len(greeting)
+            writer.write(greeting)
             while not self._over() and (data := await reader.read(1 << 16)):
                 if self.cut.received is not None:
                     data = data[: self.cut.received - self.received]

@@ -111,9 +111,10 @@ def test_a_stream_of_nats_that_is_gone(tmp_path: Path) -> None:
     pytest.importorskip("nats", reason="its client is not installed")
     from nats.js.errors import ServiceUnavailableError
 
-    from nodes.systems.nats.client import NatsConnection
     from nodes.systems.nats.system import server_program
+    from stormproof.clients.nats import NatsConnection
     from stormproof.contracts.client import NotFound
+    from stormproof.contracts.protocol_client import Access
     from stormproof.errors import UsageError
 
     try:
@@ -125,7 +126,7 @@ def test_a_stream_of_nats_that_is_gone(tmp_path: Path) -> None:
 
     async def ask() -> None:
         for _ in range(200):
-            connection = NatsConnection()
+            connection = NatsConnection(Access())
             try:
                 await connection.connect("127.0.0.1", port, "127.0.0.1")
                 break
@@ -137,7 +138,7 @@ def test_a_stream_of_nats_that_is_gone(tmp_path: Path) -> None:
             await connection.depth("q0")
         with pytest.raises(NotFound, match="stream not found"):
             await connection.read("log0", 0, 5)
-        await connection._stream.add_stream(name="q0", subjects=["q0"])
+        await connection._streams.add_stream(name="q0", subjects=["q0"])
         assert await connection.depth("q0") == 0
         with pytest.raises(ServiceUnavailableError):  # the stream is there, and may hold messages
             await connection.take("q0", 0.1)

