@@ -13,13 +13,12 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stormproof.clients.program import (
     FEATURES,
-    LEADERS,
     LOCKS,
     LOGS,
     PREPARE,
@@ -35,10 +34,8 @@ from stormproof.clients.program import (
 )
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.option import Option
-from stormproof.contracts.protocol_client import Broker, BrokerSetup, ProtocolClient
+from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 from stormproof.errors import UsageError
-
-T = TypeVar("T")
 
 PREFIX = "exec:"
 """The beginning of a client's name for a program: ``exec:./client ARGUMENTS``."""
@@ -62,13 +59,14 @@ class _Connection:
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Let the program connect; start it if it does not run yet."""
-        if self._program is None:
-            await self.start(local)
+        await self.start(local)
         assert self._program is not None
         await self._program.ask("connect", host=host, port=port, local=local, **_surroundings(self._setup))
 
     async def start(self, local: str) -> None:
-        """Start the program in the client place with the address ``local``."""
+        """Start the program in the client place with the address ``local``, unless it runs."""
+        if self._program is not None:
+            return
         argv = [*self._setup.place_command(local), *self._argv]
         program, hello = await Program.start(argv, functools.partial(_tell, self._setup.tell, local))
         self._program = program
@@ -78,13 +76,6 @@ class _Connection:
     async def prepare(self) -> None:
         """Let the program create the objects that the workload uses."""
         await self._ask("prepare", names=_names(self._setup))
-
-    async def leaders(self) -> Mapping[str, str]:
-        """Return the nodes that the program names as leaders, by object."""
-        found = await self._ask("leaders")
-        if isinstance(found, dict) and all(isinstance(node, str) for node in found.values()):
-            return found
-        raise self._wrong("leaders", "an object of texts", found)
 
     async def stand_still(self, seconds: float) -> None:
         """Stop the program's processes for that time (SIGSTOP)."""
@@ -250,10 +241,7 @@ def _tell(tell: Callable[[str], None], local: str, line: str) -> None:
 
 
 class ExecClient(ProtocolClient):
-    """A client program in any language.
-
-    Without ``command``, the option of that name says which program it is.
-    """
+    """A client program in any language; the option ``command`` names it."""
 
     name = "exec"
     summary = "a program in any language that speaks JSON lines (docs/clients.md)"
@@ -262,52 +250,40 @@ class ExecClient(ProtocolClient):
     options = (COMMAND,)
     binds = False
 
-    def __init__(self, command: str = "") -> None:
-        """Start the program once to learn what it announces, if ``command`` is given.
+    def features(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return the features that the program announces.
 
         Raises:
-            UsageError: it is not there, or does not keep the protocol.
+            UsageError: there is no program, or it does not keep the protocol.
         """
-        self._command = command
-        if command:
-            hello = _hello_of(command)
-            self.provides = hello.can & set(FEATURES)  # type: ignore[misc]
-            self.port = hello.port or 0  # type: ignore[misc]
+        return _hello_of(_command(options)).can & set(FEATURES)
+
+    def port_of(self, options: Mapping[str, Any], tls: bool) -> int:
+        """Return the port that the program announces; raises UsageError if it announces none."""
+        if (port := _hello_of(_command(options)).port) is None:
+            raise UsageError(f"{PREFIX}{_command(options)}: it announces no port of its brokers; add the 'port' to its "
+                             "first line, or name the port where the broker is named")
+        return port
 
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, which starts the program."""
-        command = self._of(setup)
+        command = _command(setup.options)
         return program_connection(words_of(command), setup, _hello_of(command))
 
     async def prepare(self, setup: BrokerSetup) -> None:
-        """Let the program create the workload's objects, if it announces ``prepare``."""
-        if PREPARE in _hello_of(self._of(setup)).can:
-            await self._at_a_broker(setup, lambda connection: connection.prepare())
-
-    async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
-        """Return the leaders that the program names, if it announces ``leaders``."""
-        if LEADERS not in _hello_of(self._of(setup)).can:
-            return {}
-        return await self._at_a_broker(setup, lambda connection: connection.leaders(), patience=0.0)
-
-    def _of(self, setup: BrokerSetup) -> str:
-        command = self._command or str(setup.options.get(COMMAND.name) or "")
-        if not command:
-            raise UsageError(f"the client exec needs a program: {PREFIX}./client, or --set command=./client")
-        return command
-
-    async def _at_a_broker(self, setup: BrokerSetup, work: Callable[[_Connection], Awaitable[T]],
-                           patience: float = PREPARE_SECONDS) -> T:  # fmt: skip
-        """Do the work on a connection to the first broker where it succeeds; raise the last error after ``patience``
-        seconds."""
+        """Let the program create the workload's objects, if it announces ``prepare``: at the first broker where it
+        succeeds within ``PREPARE_SECONDS``; raise the last error if it does not."""
+        if PREPARE not in _hello_of(_command(setup.options)).can:
+            return
         loop = asyncio.get_running_loop()
-        until, trouble = loop.time() + patience, Exception("there is no broker")
+        until, trouble = loop.time() + PREPARE_SECONDS, Exception("there is no broker")
         while True:
             for broker in setup.brokers:
                 connection = self.connection(setup)
                 try:
-                    await connection.connect(broker.host, broker.port, "")
-                    return await work(connection)
+                    async with asyncio.timeout(PREPARE_SECONDS):
+                        await connection.connect(broker.host, broker.port, "")
+                        return await connection.prepare()  # type: ignore[no-any-return]
                 except Exception as error:
                     trouble = error
                 finally:
@@ -320,20 +296,22 @@ class ExecClient(ProtocolClient):
 class InProgram(ProtocolClient):
     """A Python client whose library can't bind, as a program: ``python -m stormproof.clients.serve NAME``.
 
-    Only its connections are in programs. Requests about the brokers stay in this process, which no fault cuts off.
+    It is registered instead of ``inner`` under its name. Only its connections are in programs. Requests about the
+    brokers stay in this process, which no fault cuts off. Make one by ``in_program``.
     """
 
     binds = False
 
     def __init__(self, name: str, inner: ProtocolClient) -> None:
-        self._inner = inner
-        for each in ("summary", "port", "tls_port", "provides", "options", "guarantees", "distributions", "extra"):
+        self.inner = inner
+        for each in ("summary", "port", "tls_port", "provides", "options", "guarantees", "distributions", "extra",
+                     "one_leader"):  # fmt: skip
             setattr(self, each, getattr(inner, each))
         self.name = name  # type: ignore[misc]
 
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, which starts the program."""
-        like = self._inner.connection(setup)
+        like = self.inner.connection(setup)
         declared = {name: getattr(like, name, None)
                     for name in ("prefetch", "heartbeat", "session", "acquire_seconds")}  # fmt: skip
         hello = Hello(self.provides & set(FEATURES), **declared)
@@ -341,19 +319,34 @@ class InProgram(ProtocolClient):
 
     async def prepare(self, setup: BrokerSetup) -> None:
         """Create what the workload uses."""
-        await self._inner.prepare(setup)
-
-    async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
-        """Return the node that leads each object."""
-        return await self._inner.leaders(setup)
+        await self.inner.prepare(setup)
 
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the host and port under which each node tells clients to reach it."""
-        return await self._inner.advertised(setup)
+        return await self.inner.advertised(setup)
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Delete objects of these names; return those left."""
-        return await self._inner.clear(setup, names)
+        return await self.inner.clear(setup, names)
+
+
+class _InProgramWithLeaders(InProgram):
+    async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
+        """Return the node that leads each object."""
+        return await self.inner.leaders(setup)
+
+
+def in_program(name: str, inner: ProtocolClient) -> InProgram:
+    """Return a client whose library can't bind as one whose connections are programs; ``name`` is its registered name,
+    or its place as ``MODULE:ATTRIBUTE``."""
+    tells = type(inner).leaders is not ProtocolClient.leaders  # whether it overrides it says whether leaders exist
+    return (_InProgramWithLeaders if tells else InProgram)(name, inner)
+
+
+def _command(options: Mapping[str, Any]) -> str:
+    if command := str(options.get(COMMAND.name) or ""):
+        return command
+    raise UsageError(f"the client exec needs a program: {PREFIX}./client, or --set {COMMAND.name}=./client")
 
 
 def words_of(command: str) -> list[str]:
@@ -381,5 +374,3 @@ def _hello_of(command: str) -> Hello:
 
 
 EXEC = ExecClient()
-
-__all__ = ["EXEC", "PREFIX", "Broker", "ExecClient", "InProgram", "program_connection", "words_of"]

@@ -32,8 +32,8 @@ VERSION = 1
 QUEUES, LOGS, REGISTERS, LOCKS = "queues", "logs", "registers", "locks"
 FEATURES = (QUEUES, LOGS, REGISTERS, LOCKS)
 """The features of which a program must announce at least one."""
-PREPARE, LEADERS = "prepare", "leaders"
-EXTRAS = (PREPARE, LEADERS)
+PREPARE = "prepare"
+EXTRAS = (PREPARE,)
 """Further requests that a program may announce."""
 
 HELLO_SECONDS = 8.0 * TIMEOUT_FACTOR

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from stormproof.clients import PROTOCOLS
+from stormproof.clients.exec import InProgram
 from stormproof.clients.program import (
     FEATURES,
     MAX_LINE_BYTES,
@@ -173,7 +174,7 @@ def main() -> None:
     module, colon, attribute = name.partition(":")
     client = PROTOCOLS.accept(getattr(importlib.import_module(module), attribute), name) if colon \
         else PROTOCOLS.load(name)
-    asyncio.run(serve(client))
+    asyncio.run(serve(client.inner if isinstance(client, InProgram) else client))
 
 
 if __name__ == "__main__":

@@ -117,6 +117,14 @@ class ProtocolClient(ABC):
         """Return the values of all options; those that the setup leaves out have their defaults."""
         return {option.name: option.default for option in self.options} | dict(setup.options)
 
+    def features(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return the features that clients have under these options. Raises UsageError if that can't be determined."""
+        return self.provides
+
+    def port_of(self, options: Mapping[str, Any], tls: bool) -> int:
+        """Return the port of brokers whose user names none. Raises UsageError if there is no usual one."""
+        return self.tls_port if tls and self.tls_port else self.port
+
     @abstractmethod
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, not open yet: one of the protocols of ``stormproof.contracts.client`` for each

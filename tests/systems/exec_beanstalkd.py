@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import stormproof
-from stormproof.clients.exec import ExecClient, InProgram
+from stormproof.clients.exec import EXEC, in_program
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples"
@@ -61,7 +61,5 @@ class Placed(_docs.Beanstalkd):  # type: ignore[misc, name-defined]
         client = cluster.test.options["client"]
         if client in ("here", "outside"):
             return Unbound()
-        kind: ProtocolClient = InProgram(f"{Path(__file__).stem}:LIBRARY", LIBRARY)
-        if client == "program":
-            kind = ExecClient(f"{sys.executable} {CLIENT}")
-        return kind.connection(cluster.broker_setup())
+        kind: ProtocolClient = EXEC if client == "program" else in_program(f"{Path(__file__).stem}:LIBRARY", LIBRARY)
+        return kind.connection(cluster.broker_setup(command=f"{sys.executable} {CLIENT}"))

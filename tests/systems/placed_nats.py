@@ -11,7 +11,7 @@ from typing import Any
 import stormproof
 from nodes.systems.nats.client import NatsConnection
 from nodes.systems.nats.system import Nats
-from stormproof.clients.exec import InProgram
+from stormproof.clients.exec import in_program
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 
 
@@ -44,4 +44,4 @@ class PlacedNats(Nats):
     def connection(self, cluster: stormproof.ShellCluster) -> Any:
         if cluster.test.options["client"] == "outside":
             return Unbound()
-        return InProgram(f"{Path(__file__).stem}:LIBRARY", LIBRARY).connection(cluster.broker_setup())
+        return in_program(f"{Path(__file__).stem}:LIBRARY", LIBRARY).connection(cluster.broker_setup())

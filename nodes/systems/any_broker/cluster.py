@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from stormproof.apart import OwnLoop, at_home, left_after
 from stormproof.contracts.backend import RUNNING, RunsProject
-from stormproof.contracts.client import NotDone
+from stormproof.contracts.client import NotDone, Starting
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, ProtocolClient
 from stormproof.errors import BackendError, UsageError
@@ -210,7 +210,7 @@ class AnyBrokerCluster(Cluster):
                            tell=self.tell_client_line)  # fmt: skip
 
     def _port(self, access: Access) -> int:
-        return self.protocol.tls_port if access.tls and self.protocol.tls_port else self.protocol.port
+        return self.protocol.port_of(self.test.options, access.tls is not None)
 
     def _names(self) -> dict[str, str]:
         """Return the environment of the user's commands: the names of the objects that the workload uses."""
@@ -261,7 +261,10 @@ def _placed(kind: type[Any]) -> type[Any]:
 
 def _entering(connect: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     async def connect_from_place(self: Any, host: str, port: int, local: str) -> None:
-        self.cluster.enter_place(local)
+        if isinstance(self, Starting):  # its program is in the place
+            await self.start(local)
+        else:
+            self.cluster.enter_place(local)
         await connect(self, host, port, "")
 
     return connect_from_place

@@ -72,6 +72,15 @@ class AnyBroker(System):
         if not test.options.get("compose") and not test.options.get("attach"):
             raise UsageError(f"--system {self.name}: say where the broker is: --compose FILE --client "
                              f"{self.protocol.name}, or --attach HOST:PORT")
+        features = self.protocol.features(test.options)
+        for feature in ("queues", "logs", "registers", "locks"):
+            if getattr(demands, feature) and feature not in features:
+                raise UsageError(f"--workload {test.workload} needs {feature}, which the client does not provide; it "
+                                 f"provides {', '.join(sorted(features))}")  # fmt: skip
+
+    def clients_in_places(self, test: Test) -> bool:
+        """Return whether the clients' library can't bind."""
+        return not self.protocol.binds
 
     def leads_objects(self) -> bool:
         """Return whether the protocol tells which replica leads each object, one or another."""
