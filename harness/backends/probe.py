@@ -31,7 +31,8 @@ def probe_all() -> list[Capability]:
     """Return all capabilities, always in the same order; takes tenths of a second and never raises."""
     probes: Mapping[str, Callable[[], list[Capability]]] = {
         "python": _python, "tools": _tools, "namespaces": _needs_of("local"), "docker": _needs_of("docker"),
-        "compose": _compose, "ssh": _ssh, "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
+        "compose": _compose, "ssh": _ssh,
+        "netem": _netem, "packets": _packets, "machines": _machines, "java": _java, "chromium": _browser,
         "systems": _systems,
     }
     with ThreadPoolExecutor(len(probes)) as pool:
