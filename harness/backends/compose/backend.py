@@ -478,6 +478,14 @@ class ComposeBackend(ComposeDisks, PacketBackend):
             return self._place_addresses[name][0]
         return (self._addresses[name],)
 
+    async def _suffer(self, node: str) -> None:
+        """Degrade a container's links, unless it is down: it gets them when it starts."""
+        if (await self.containers.state(node)).pid is not None:
+            await super()._suffer(node)
+
+    async def _affected(self, node: str) -> dict[Link, int]:
+        return await super()._affected(node) if (await self.containers.state(node)).pid is not None else {}
+
     async def _netem_does(self, conditions: Mapping[Link, LinkConditions]) -> bool:
         """Return False: a container may have several devices."""
         return False
