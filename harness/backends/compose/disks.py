@@ -20,6 +20,7 @@ from harness.backends.compose.adapt import disks_of, scale_of, without_disk
 from harness.backends.compose.containers import Containers
 from harness.backends.disk_control import mount_here
 from harness.backends.disk_machines import DiskBackend
+from harness.backends.disk_store import TAKE_NAME
 from harness.backends.scratch import make_scratch
 from nemesis.families import abilities_needed
 from stormproof.contracts.backend import DISKS, POWER, CommandResult
@@ -106,10 +107,10 @@ class ComposeDisks(DiskBackend):
                 raise UsageError(f"--nemesis {','.join(test.nemesis)}: {why}")
             folder = self._scratch.path / name
             (folder / "data").mkdir(parents=True)
+            for number, _ in enumerate(disks_of(composition.config, service)):
+                self._kept(name, number).mkdir(parents=True)
             seed = disk_machines.seed_of(test, name)
             self._disks[name] = await mount_here(name, folder / "data", folder / "kept", seed)
-            for number, _ in enumerate(disks_of(composition.config, service)):
-                (folder / "data" / str(number)).mkdir()
 
     def _mounts_of(self, machine: str) -> list[tuple[str, str]]:
         """Return the pairs of a folder on the machine's disk and the container's folder."""
@@ -117,11 +118,19 @@ class ComposeDisks(DiskBackend):
         return [(f"{self._disk_folder(machine)}/{number}", disk.path) for number, disk in enumerate(disks)]
 
     async def _fill_disk(self, machine: str) -> None:
-        """Copy what the image has in the volumes' folders, with owners and modes, as Docker does for a new volume."""
-        for folder, path in self._mounts_of(machine):
-            await self.containers.call(self._copy_from_image, machine, folder, path)
+        """Copy what the image has in the volumes' folders, with owners and modes, as Docker does for a new volume.
 
-    def _copy_from_image(self, machine: str, folder: str, path: str) -> None:
+        It is written behind the mount: it is on the disk already, and counts as no write of the broker's.
+        """
+        for number, (_, path) in enumerate(self._mounts_of(machine)):
+            await self.containers.call(self._copy_from_image, machine, self._kept(machine, number), path)
+
+    def _kept(self, machine: str, number: int) -> Path:
+        """Return the folder behind the mount that stores a volume's content."""
+        assert self._scratch is not None
+        return self._scratch.path / machine / "kept" / "files" / str(number)
+
+    def _copy_from_image(self, machine: str, folder: Path, path: str) -> None:
         assert self._client is not None
         api = self._client.api
         image = api.inspect_container(self.containers.ident(machine))["Image"]
@@ -147,8 +156,9 @@ class ComposeDisks(DiskBackend):
 
     async def _at_disk(self, node: str, script: str) -> CommandResult:
         """Run a command on this machine, where the disk is mounted."""
-        done = await asyncio.to_thread(subprocess.run, ["sh", "-c", script], capture_output=True, text=True,
-                                       timeout=_COMMAND_SECONDS, check=False)  # fmt: skip
+        marked = f"{TAKE_NAME}; {script}"  # what it writes is not the broker's
+        done = await asyncio.to_thread(subprocess.run, ["sh", "-c", marked], capture_output=True, text=True,
+                                       timeout=_COMMAND_SECONDS, check=False, start_new_session=True)  # fmt: skip
         return CommandResult(done.returncode, done.stdout + done.stderr)
 
 
