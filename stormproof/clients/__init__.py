@@ -21,6 +21,7 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     _is_protocol,
     Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
     Entry("stomp", "STOMP 1.2: queues", "stormproof.clients.stomp:STOMP"),
+    Entry("mqtt", "MQTT 3.1.1 and 5: persistent sessions as queues", "stormproof.clients.mqtt:MQTT"),
     Entry("nats", "NATS JetStream: streams as queues and logs", "stormproof.clients.nats:NATS"),
     Entry("redis", "Redis: streams as queues and logs, values as registers", "stormproof.clients.redis:REDIS"),
     Entry("exec", "a program in any language that speaks JSON lines (docs/clients.md)",

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from nodes.systems.clients import demand_client
-from nodes.systems.mosquitto.client import BROKER_PORT, MAX_INFLIGHT, MqttConnection
 from nodes.systems.mosquitto.guarantees import GUARANTEES
-from stormproof.contracts.client import QueueConnection
+from stormproof.clients.mqtt import BROKER_PORT, MAX_INFLIGHT, MqttConnection
+from stormproof.clients.mqtt import MQTT as PROTOCOL
 from stormproof.contracts.option import Option
+from stormproof.contracts.protocol_client import BrokerSetup
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.node_logs import LogLine
@@ -25,7 +26,7 @@ class Mosquitto(ShellSystem):
 
     name = "mosquitto"
     packages = ("mosquitto",)
-    distributions = ("paho-mqtt",)
+    distributions = PROTOCOL.distributions
     port = BROKER_PORT
     max_nodes = 1
     guarantees = GUARANTEES
@@ -33,6 +34,7 @@ class Mosquitto(ShellSystem):
         Option("persistence", True, "whether sessions are written to disk at all"),
         Option("autosave_interval", 1800, "seconds between two writes of all sessions (changes: autosave_on_changes)"),
         Option("autosave_on_changes", False, "whether autosave_interval counts changes instead of seconds"),
+        *(option for option in PROTOCOL.options if option.name != "inflight"),
     )
 
     def stores_nothing(self, machine: Machine) -> str:
@@ -63,30 +65,19 @@ class Mosquitto(ShellSystem):
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the queues' sessions, by connecting as each once."""
-        machine = cluster.machine(cluster.node_names[0])
-        connection = MqttConnection(machine.credentials)
-        await connection.connect(machine.address, machine.port, "")
-        try:
-            for queue in cluster.demands.queues:
-                await connection.depth(queue)
-        finally:
-            await connection.close()
+        await PROTOCOL.prepare(self._setup(cluster))
 
-    def connection(self, cluster: ShellCluster) -> QueueConnection:
+    def connection(self, cluster: ShellCluster) -> MqttConnection:
         """Create a client that publishes, and takes as a queue's session."""
-        return MqttConnection(cluster.credentials)
+        return PROTOCOL.connection(self._setup(cluster))
 
     async def clear(self, cluster: ShellCluster) -> str:
         """End the queues' sessions."""
-        machine = cluster.machine(cluster.node_names[0])
-        connection = MqttConnection(machine.credentials)
-        try:
-            await connection.connect(machine.address, machine.port, "")
-            for queue in cluster.demands.queues:
-                await connection.forget(queue)
-        finally:
-            await connection.close()
+        await PROTOCOL.clear(self._setup(cluster), cluster.demands.queues)
         return ""
+
+    def _setup(self, cluster: ShellCluster) -> BrokerSetup:
+        return cluster.broker_setup(**cluster.test.options)
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the clients' package; raises UsageError when it is missing."""
