@@ -19,11 +19,10 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.errors import UsageError
 from stormproof.history.undo import CLOCK
-from stormproof.shell_system import ShellSystem
 from stormproof.test import Test
 
 KINDS = ("bump", "strobe", "skew")
-FAKED = ("local", "docker")
+FAKED = ("local", "docker", "compose")
 """Backends whose machines have no separate clocks."""
 
 SKEW = Option(
@@ -52,8 +51,7 @@ class ClockFault(Fault):
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError if libfaketime sets the clocks here and the system's programs ignore it."""
-        why = system.keeps_time if isinstance(system, ShellSystem) else ""
-        if why and test.backend in FAKED:
+        if test.backend in FAKED and (why := system.why_no_clock(test)):
             raise UsageError(f"--nemesis {self.name}: {system.name}'s clock can't be set on {test.backend}: {why}; "
                              f"leave {self.name} out, or use --backend ssh with hosts that have separate clocks")
 

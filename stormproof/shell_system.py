@@ -20,6 +20,7 @@ from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, StormproofError, errors_of_others
+from stormproof.test import Test
 from stormproof.text import place_of, reason, words_of
 from stormproof.timeout_scale import timeout_scale
 
@@ -224,6 +225,10 @@ class ShellSystem(System):
         called instead.
         """
         return {}
+
+    def why_no_clock(self, test: Test) -> str:
+        """Return ``keeps_time``."""
+        return self.keeps_time
 
     def leads_objects(self) -> bool:
         """Return whether a hook reports leaders of queues."""

@@ -181,10 +181,15 @@ _MEND = f"run: {as_root()}apt-get install libfaketime"
 @functools.cache
 def has_library() -> Capability:
     """Return whether this machine has libfaketime."""
-    for folder in _FOLDERS:
-        for path in sorted(Path("/").glob(f"{folder.lstrip('/')}/{LIBRARY}")):
-            return Capability("clock", True, f"clocks of programs can be set ({path})")
+    if path := library_path():
+        return Capability("clock", True, f"clocks of programs can be set ({path})")
     return Capability("clock", False, "clocks of programs on this machine can't be set: there is no libfaketime", _MEND)
+
+
+def library_path() -> Path | None:
+    """Return the path of this machine's libfaketime; None where it is not installed."""
+    found = (path for folder in _FOLDERS for path in sorted(Path("/").glob(f"{folder.lstrip('/')}/{LIBRARY}")))
+    return next(found, None)
 
 
 def lacking(library: Capability) -> dict[str, str]:

@@ -32,7 +32,7 @@ from typing import Any, overload
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
-from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
+from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, ProtocolClient
 
 SERVER_PORT, SENTINEL_PORT = 6379, 26379
 ANSWER_SECONDS = 2.0
@@ -271,6 +271,11 @@ class Redis(ProtocolClient):
             return {}
         names = (*setup.demands.queues, *setup.demands.logs, *setup.demands.registers)
         return dict.fromkeys(names, masters[0].node)
+
+    async def time_of(self, setup: BrokerSetup, broker: Broker) -> float:
+        """Return the server's time (TIME)."""
+        seconds, microseconds = await ask(broker.host, broker.port, "TIME", access=setup.access)
+        return int(seconds) + int(microseconds) / 1e6
 
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the address under which sentinels announce the master; without them, servers announce none."""

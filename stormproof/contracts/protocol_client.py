@@ -159,6 +159,11 @@ class ProtocolClient(ABC):
         """Return the node that leads each object, by the object's name, if the protocol tells."""
         return {}
 
+    async def time_of(self, setup: BrokerSetup, broker: Broker) -> float | None:
+        """Return the time of day that a broker tells, in seconds since 1970; None if the protocol has no request for
+        it."""
+        return None
+
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the host and port under which each node tells clients to reach it, if the protocol has that."""
         return {}

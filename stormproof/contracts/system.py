@@ -322,6 +322,10 @@ class System(ABC):
         """Return whether the statuses of such a test's nodes say which of them leads (``leading_roles``)."""
         return bool(self.leading_roles)
 
+    def why_no_clock(self, test: Test) -> str:
+        """Return why libfaketime can't set the clocks of the system's programs; empty: it can."""
+        return ""
+
     def shuts_down(self, test: Test) -> bool:
         """Return whether all nodes of such a test can shut down together and cleanly (``Cluster.shut_down``)."""
         return False

@@ -139,7 +139,9 @@ def without_disk(config: Mapping[str, Any], service: str) -> str:
 
 
 def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping[str, str],
-          disks: Mapping[str, Sequence[tuple[str, str]]] | None = None, *, folder: Path | None = None) -> Adapted:
+          disks: Mapping[str, Sequence[tuple[str, str]]] | None = None, *,
+          clocks: Mapping[str, tuple[Mapping[str, str], tuple[str, str]]] | None = None,
+          folder: Path | None = None) -> Adapted:  # fmt: skip
     """Return the project as it is started.
 
     Args:
@@ -148,6 +150,7 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
         bridges: the name of each network's bridge on this machine.
         disks: service -> pairs of a folder of this machine and the container's folder that is mounted there instead of
             a volume.
+        clocks: service -> variables that load a clock, and the pair of folders for its mount.
         folder: the folder of the user's file, which names the images that are built.
     """
     whole = copy.deepcopy(dict(config))
@@ -176,6 +179,14 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
             changes["volumes"] = [{"type": "bind", "source": source, "target": target} for source, target in mounted]
             service["volumes"] = [*map(_short_volume, kept), *changes["volumes"]]
             notes.append(f"{name}: {', '.join(sorted(targets))} is on a disk that can fail")
+        if clock := (clocks or {}).get(name):
+            variables, (source, target) = clock
+            mount = {"type": "bind", "source": source, "target": target, "read_only": True}
+            service["environment"] = {**_mapping(service.get("environment")), **variables}
+            service["volumes"] = [*(service.get("volumes") or ()), _short_volume(mount)]
+            changes["environment"] = dict(variables)
+            changes["volumes"] = [*changes.get("volumes", ()), mount]
+            notes.append(f"{name}: its programs have a clock that can be set")
         override["services"][name] = changes
     for name in whole["networks"]:
         network = whole["networks"][name] = dict(whole["networks"][name] or {})
@@ -210,7 +221,7 @@ def networks_of(service: Mapping[str, Any]) -> tuple[str, ...]:
 def _mapping(found: Any) -> dict[str, str]:
     """Return labels as a mapping; Compose also allows a list of ``NAME=VALUE``."""
     if isinstance(found, list):
-        return dict(str(each).partition("=")[::2] for each in found)
+        return {str(each).partition("=")[0]: str(each).partition("=")[2] for each in found}
     return dict(found or {})
 
 

@@ -20,15 +20,17 @@ import docker
 import yaml
 from docker.errors import DockerException
 
-from harness.backends import disk_machines, packet_queue
+from harness.backends import clock_machines, disk_machines, packet_queue
 from harness.backends.base import CALL_LIMIT, gather_all
+from harness.backends.clock_machines import has_library
 from harness.backends.compose import settings
 from harness.backends.compose.adapt import Adapted, adapt, scale_of
 from harness.backends.compose.bridge_filter import BridgeFilter, Ports, table_of, tables
+from harness.backends.compose.clocks import ComposeClocks
 from harness.backends.compose.command import Project, compose_command
 from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names
 from harness.backends.compose.disks import ComposeDisks
-from harness.backends.compose.places import IMAGE, Place, ensure_place_image, in_network, peers
+from harness.backends.compose.places import Place, ensure_place_image, in_network, peers, start_place
 from harness.backends.compose.ports import EventWatch, probe_addresses
 from harness.backends.disk_control import can_share_mounts
 from harness.backends.docker import connect
@@ -37,7 +39,9 @@ from harness.backends.docker_networks import bridge_name, container_name
 from harness.backends.launch import find_tool
 from harness.backends.local import PipeChannel
 from harness.backends.packets import PacketBackend
+from harness.backends.scratch import make_scratch
 from stormproof.contracts.backend import (
+    CLOCKS,
     DISKS,
     HOST_ROOT,
     KILL,
@@ -55,7 +59,7 @@ from stormproof.contracts.backend import (
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access
 from stormproof.contracts.topology import Topology
-from stormproof.errors import BackendError
+from stormproof.errors import BackendError, UsageError
 from stormproof.process_owner import Leftover
 from stormproof.resource_log import note_made
 from stormproof.run_folder import update_run
@@ -70,7 +74,7 @@ _RELEASE_SECONDS = 60.0
 _PORT_SECONDS = 5.0
 
 
-class ComposeBackend(ComposeDisks, PacketBackend):
+class ComposeBackend(ComposeClocks, ComposeDisks, PacketBackend):
     """The services of a Compose project as nodes."""
 
     name = "compose"
@@ -83,6 +87,7 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         KILL: "SIGKILL to the container's first process from outside",
         PACKETS: PacketBackend.abilities[PACKETS],
         DISKS: "a FUSE file system of our own in place of the service's volumes",
+        CLOCKS: "libfaketime in the replicas' programs; counted only where the broker itself tells a time that moved",
         POWER: "SIGKILL to the container, and the file system in place of its volumes forgets what was not synced",
     }  # fmt: skip
     options: ClassVar[tuple[Option, ...]] = (*PacketBackend.options, *settings.OPTIONS)
@@ -122,7 +127,7 @@ class ComposeBackend(ComposeDisks, PacketBackend):
     @staticmethod
     def lacks() -> Mapping[str, str]:
         """Return disks and power cuts as lacking where FUSE mounts are impossible or invisible to Docker's daemon."""
-        return disk_machines.lacking(can_share_mounts())
+        return disk_machines.lacking(can_share_mounts()) | clock_machines.lacking(has_library())
 
     @staticmethod
     def prepare_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,13 +179,23 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         self._composition = composition = await asyncio.to_thread(settings.composition_of, test.options)
         config, self._port = composition.config, int(test.options[settings.PORT.name])
         self._client = client = await asyncio.to_thread(connect)
+        if self.wants_disks(test) or self.wants_clocks(test):
+            self._scratch = make_scratch(run_dir)
         if self.wants_disks(test):
-            await self._make_disks(test, composition, run_dir)
+            await self._make_disks(test, composition)
+        if self.wants_clocks(test):
+            assert self._scratch is not None
+            if any(scale_of(config["services"][composition.machine(node).service]) != 1 for node in test.node_names):
+                raise UsageError("--nemesis clock: write one service for each replica; the containers of one service "
+                                 "have one clock")
+            self._make_clocks(self._scratch.path, test.node_names)
         networks = sorted({"default", *(config.get("networks") or {})})
         bridges = {name: bridge_name(self._run, number) for number, name in enumerate(networks)}
         mounts = {composition.machine(machine).service: self._mounts_of(machine) for machine in self._disks}
         self._labels = labels = owner_labels(run_dir)
-        adapted = adapt(config, labels, bridges, mounts, folder=composition.folder)
+        clocks = {composition.machine(node).service: found for node in test.node_names
+                  if (found := self._clock_settings(node)) is not None}  # fmt: skip
+        adapted = adapt(config, labels, bridges, mounts, clocks=clocks, folder=composition.folder)
         self._tell(adapted)
         project = bridge_name(self._run).replace("sp-", "stormproof-")
         self._project = Project(project, composition.folder, adapted.config)
@@ -365,6 +380,7 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         if self._watch is not None:
             self._watch.stop()
         with contextlib.suppress(BackendError):
+            await self._stop_clocks()
             await self._close_shells()
         if self._bridge_filter is not None:
             await asyncio.to_thread(self._bridge_filter.remove)
@@ -397,24 +413,13 @@ class ComposeBackend(ComposeDisks, PacketBackend):
         networks = sorted(each["Name"] for each in found)
         for name in names:
             note_made(self._run_dir, "container", container_name(self._run, name))
-        make = partial(self._make_place, client, networks, labels)
-        made = await gather_all(self.containers.call(make, name) for name in names)
+        made = await gather_all(
+            self.containers.call(start_place, client, container_name(self._run, name), name, networks, labels)
+            for name in names)
         for name, attributes in zip(names, made, strict=True):
             self._places[name] = Place(int(attributes["State"]["Pid"]), attributes["ResolvConfPath"],
                                        attributes["HostsPath"])  # fmt: skip
             self._place_addresses[name] = addresses_in(attributes)
-
-    def _make_place(self, client: docker.DockerClient, networks: Sequence[str], labels: Mapping[str, str], name: str
-                    ) -> Mapping[str, Any]:
-        api = client.api
-        config = api.create_host_config(cap_drop=["ALL"], security_opt=["no-new-privileges"], network_mode=networks[0])
-        made = api.create_container(IMAGE, name=container_name(self._run, name), labels=dict(labels),
-                                    hostname=f"{name}-clients", host_config=config)
-        for network in networks[1:]:
-            api.connect_container_to_network(made["Id"], network)
-        api.start(made["Id"])
-        found: Mapping[str, Any] = api.inspect_container(made["Id"])
-        return found
 
     async def _refresh(self) -> None:
         """Bring addresses, ports, cuts and conditions up to date with the containers that run now."""

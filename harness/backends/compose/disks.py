@@ -21,7 +21,6 @@ from harness.backends.compose.containers import Containers
 from harness.backends.disk_control import mount_here
 from harness.backends.disk_machines import DiskBackend
 from harness.backends.disk_store import TAKE_NAME
-from harness.backends.scratch import make_scratch
 from nemesis.families import abilities_needed
 from stormproof.contracts.backend import DISKS, POWER, CommandResult
 from stormproof.contracts.topology import Topology
@@ -99,8 +98,8 @@ class ComposeDisks(DiskBackend):
                 return why
         return ""
 
-    async def _make_disks(self, test: Test, composition: settings.Composition, run_dir: Path) -> None:
-        self._scratch = make_scratch(run_dir)
+    async def _make_disks(self, test: Test, composition: settings.Composition) -> None:
+        assert self._scratch is not None
         for name in test.node_names:
             service = composition.machine(name).service
             if why := without_disk(composition.config, service):

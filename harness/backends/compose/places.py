@@ -16,9 +16,9 @@ import socket
 import struct
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import docker
 from docker.errors import ImageNotFound
@@ -72,6 +72,20 @@ def ensure_place_image(client: docker.DockerClient) -> None:
         tar.addfile(entry, io.BytesIO(program))
     name, _, tag = IMAGE.partition(":")
     client.api.import_image_from_data(archive.getvalue(), repository=name, tag=tag, changes=['CMD ["/wait"]'])
+
+
+def start_place(client: docker.DockerClient, name: str, hostname: str, networks: Sequence[str],
+                labels: Mapping[str, str]) -> Mapping[str, Any]:  # fmt: skip
+    """Start the container of a place on these networks, and return Docker's description of it. Blocks."""
+    api = client.api
+    config = api.create_host_config(cap_drop=["ALL"], security_opt=["no-new-privileges"], network_mode=networks[0])
+    made = api.create_container(IMAGE, name=name, labels=dict(labels), hostname=f"{hostname}-clients",
+                                host_config=config)
+    for network in networks[1:]:
+        api.connect_container_to_network(made["Id"], network)
+    api.start(made["Id"])
+    found: Mapping[str, Any] = api.inspect_container(made["Id"])
+    return found
 
 
 class Place:

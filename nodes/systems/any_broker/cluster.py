@@ -126,6 +126,14 @@ class AnyBrokerCluster(Cluster):
         except Exception:  # as for a status
             return {}
 
+    async def time_of(self, node: str) -> float | None:
+        """Return the time that the broker tells; None while it does not answer."""
+        setup, broker = self._setup(), self._broker(node)
+        try:
+            return await left_after(CONNECT_SECONDS, self._ask(lambda: self.protocol.time_of(setup, broker)))
+        except Exception:  # as for a status
+            return None
+
     @property
     def leader_witnesses(self) -> tuple[str, ...]:
         """Return the protocol as the only witness, if it tells leaders."""

@@ -90,6 +90,12 @@ class AnyBroker(System):
         """Return whether the protocol, or the user's command, tells the one leader."""
         return self.protocol.one_leader or "leader" in str(test.options.get(HOOKS, "")).split(",")
 
+    def why_no_clock(self, test: Test) -> str:
+        """Return that the protocol does not tell a broker's time, if so: no fault of a clock could be proven."""
+        if type(self.protocol).time_of is ProtocolClient.time_of:
+            return f"{self.protocol.name} has no request for a broker's own time, which would prove it"
+        return ""
+
     def parse_line(self, line: str) -> LogLine:
         """Return the time that Docker's engine gave a line, and the line."""
         match = _DOCKER_STAMP.fullmatch(line)
