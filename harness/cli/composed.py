@@ -60,7 +60,9 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
     for file in files:
         if not file.is_file():
             raise UsageError(f"--compose {file}: no such file")
-    declared = settings.declared_in(files)
+    if env_file is not None and not env_file.is_file():
+        raise UsageError(f"--env-file {env_file}: no such file")
+    declared = settings.declared_in(files, env_file)
     if not (named := client or declared.client):
         raise UsageError(f"say which protocol clients speak: --client NAME (known: {', '.join(PROTOCOLS.names())}), "
                          f"or client: NAME under {settings.KEY} in the file")

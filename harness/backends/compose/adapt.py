@@ -73,18 +73,24 @@ def demand_separate(config: Mapping[str, Any]) -> None:
         UsageError: a service or an object can't be tested; the message says what to change.
     """
     for name, service in config["services"].items():
-        mode = str(service.get("network_mode") or "")
+        mode, ipc = str(service.get("network_mode") or ""), str(service.get("ipc") or "")
         for what, wrong, why in (
             ("network_mode", mode if mode not in ("", "bridge", "none") else "", "its faults would hit others"),
             ("pid", str(service.get("pid") or ""), "a kill would end processes of others"),
-            ("ipc", str(service.get("ipc") or "") if "host" in str(service.get("ipc")) else "", "it shares memory"),
+            ("ipc", ipc if ipc.startswith(("host", "container:")) else "", "it shares memory with others"),
             ("privileged", "true" if service.get("privileged") else "", "it could undo faults and change this machine"),
         ):
             if wrong:
                 raise UsageError(f"--compose: service {name} has {what}: {wrong}, so {why}; remove that line")
-        for volume in volumes_of(service):
-            if volume.get("source") in SOCKETS:
-                raise UsageError(f"--compose: service {name} mounts Docker's socket, and could undo faults; remove it")
+        for source in (volume.get("source") for volume in volumes_of(service) if volume.get("type") == "bind"):
+            if source and any(Path(socket).resolve().is_relative_to(Path(source).resolve()) for socket in SOCKETS):
+                raise UsageError(f"--compose: service {name} mounts Docker's socket ({source}), and could undo faults; "
+                                 "remove that mount")  # fmt: skip
+        used = [*(service.get("external_links") or ()), *(each for each in service.get("volumes_from") or ()
+                                                          if str(each).startswith("container:"))]  # fmt: skip
+        if used:
+            raise UsageError(f"--compose: service {name} uses a container of others ({used[0]}); remove external_links "
+                             "and volumes_from")  # fmt: skip
     for kind in ("networks", "volumes"):
         for name, found in (config.get(kind) or {}).items():
             if (found or {}).get("external"):
@@ -158,11 +164,15 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
     override: dict[str, Any] = {"services": {}, "networks": {}, "volumes": {}}
     notes: list[str] = []
     whole["networks"] = dict(whole.get("networks") or {})
-    if any(not service.get("networks") and not service.get("network_mode") for service in whole["services"].values()):
+    if any("default" in networks_of(service) for service in whole["services"].values()):
         whole["networks"].setdefault("default", {})
     for name, service in whole["services"].items():
         changes: dict[str, Any] = {"labels": dict(labels)}
         service["labels"] = {**_mapping(service.get("labels")), **labels}
+        if service.get("network_mode") == "bridge":
+            del service["network_mode"]
+            changes["network_mode"] = None
+            notes.append(f"{name}: it is on the project's network default, not on Docker's own bridge")
         if service.pop("ports", None):
             changes["ports"] = []
             notes.append(f"{name}: its published ports are dropped; clients join its networks")

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ UP_SECONDS = 900.0
 _PROBE_SECONDS = 10.0
 _OLDEST = (1, 28)
 """The first version of ``docker-compose`` with profiles."""
+_VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+)(?:(?P<how>:?-)(?P<default>[^}]*))?\}|(?P<bare>\w+))")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads a file with tags of Compose's (``!reset``, ``!override``), whose values are not needed."""
+
+
+_Loader.add_multi_constructor("!", lambda *_: None)
 
 
 @functools.cache
@@ -75,41 +83,69 @@ def read_config(files: Sequence[Path], profiles: Sequence[str] = (), env_file: P
         found = yaml.safe_load(done.stdout)
     except yaml.YAMLError as error:
         raise UsageError(f"--compose {files[0]}: Compose's answer can't be read: {error}") from None
-    if not isinstance(found, dict) or not found.get("services"):
+    services = found.get("services") if isinstance(found, dict) else None
+    if services and "name" not in found:  # version 1 keeps the services of all profiles
+        enabled = {*profiles, *os.environ.get("COMPOSE_PROFILES", "").split(",")}
+        services = {name: each for name, each in services.items()
+                    if not each.get("profiles") or not enabled.isdisjoint(("*", *each["profiles"]))}  # fmt: skip
+    if not services:
         raise UsageError(f"--compose {files[0]}: it has no services (a profile may be needed: --profile NAME)")
-    return found
+    return {**found, "services": {name: {key: value for key, value in each.items() if key != "profiles"}
+                                  for name, each in services.items()}}  # fmt: skip
 
 
-def extension(files: Sequence[Path], key: str) -> dict[str, Any]:
+def extension(files: Sequence[Path], key: str, env_file: Path | None = None) -> dict[str, Any]:
     """Return a top-level extension (``x-...``) of a project's files, later files over earlier ones.
 
-    Version 1 of Compose drops extensions from its output. ``${NAME}`` and ``${NAME:-default}`` are replaced.
+    Version 1 of Compose drops extensions from its output, so variables are replaced here, from this process's
+    environment and ``env_file`` (by default ``.env`` beside the first file).
 
     Raises:
         UsageError: it is no mapping, or a file can't be read.
     """
     merged: dict[str, Any] = {}
     for file in files:
-        try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UsageError(f"--compose {file}: {' '.join(str(error).split())}") from None
+        content = _read(file, lambda text: yaml.load(text, _Loader) or {})
         found = content.get(key, {}) if isinstance(content, dict) else {}
         if not isinstance(found, dict):
             raise UsageError(f"--compose {file}: {key} must be a mapping")
         merged |= found
-    return {name: _interpolated(value) for name, value in merged.items()}
+    place = env_file or files[0].parent / ".env"
+    variables = _read(place, _assignments) if env_file or place.is_file() else {}
+    return {name: _interpolated(value, {**variables, **os.environ}) for name, value in merged.items()}
 
 
-def _interpolated(value: Any) -> Any:
+def _read(file: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"--compose {file}: {' '.join(str(error).split())}") from None
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """Return the variables of an env file: lines ``NAME=VALUE``, the value with or without quotes."""
+    found = re.findall(r"^\s*(?:export\s+)?(\w+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE)
+    return {name: value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+            for name, value in found}  # fmt: skip
+
+
+def _interpolated(value: Any, variables: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {name: _interpolated(each) for name, each in value.items()}
+        return {name: _interpolated(each, variables) for name, each in value.items()}
     if isinstance(value, list):
-        return [_interpolated(each) for each in value]
+        return [_interpolated(each, variables) for each in value]
     if not isinstance(value, str):
         return value
-    return re.sub(r"\$(\$)|\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)",
-                  lambda m: "$" if m[1] else os.environ.get(m[2] or m[4], m[3] or ""), value)
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["dollar"]:
+            return "$"
+        known = variables.get(match["name"] or match["bare"])
+        if known or (known is not None and not (match["how"] or "").startswith(":")):
+            return known
+        return match["default"] or ""
+
+    return _VARIABLE.sub(replaced, value)
 
 
 class Project:

@@ -87,9 +87,9 @@ def composition_of(options: Mapping[str, Any]) -> Composition:
     for file in files:
         if not file.is_file():
             raise UsageError(f"--compose {file}: no such file")
-    declared = declared_in(files)
-    profiles = words(options.get(PROFILES.name)) or declared.profiles
     env_file = Path(str(options[ENV_FILE.name])) if options.get(ENV_FILE.name) else None
+    declared = declared_in(files, env_file)
+    profiles = words(options.get(PROFILES.name)) or declared.profiles
     config = read_config(files, profiles, env_file)
     demand_separate(config)
     return Composition(files, config, machines_of(config), declared)
@@ -118,13 +118,13 @@ def words(text: Any) -> tuple[str, ...]:
     return tuple(word.strip() for word in str(text or "").split(",") if word.strip())
 
 
-def declared_in(files: Sequence[Path]) -> Declared:
+def declared_in(files: Sequence[Path], env_file: Path | None = None) -> Declared:
     """Return what the files declare under ``x-stormproof``.
 
     Raises:
         UsageError: a key is unknown, or has a wrong value.
     """
-    found = extension(files, KEY)
+    found = extension(files, KEY, env_file)
     if unknown := sorted(set(found) - _KNOWN):
         raise UsageError(f"--compose {files[0]}: {KEY} has no key {unknown[0]!r} (known: {', '.join(sorted(_KNOWN))})")
     hooks = {name: _hook(files[0], name, found[name]) for name in HOOKS if name in found}
