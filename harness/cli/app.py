@@ -20,8 +20,8 @@ from harness.cli.admin import HELP as ADMIN_HELP
 from harness.cli.admin import admin_app, rewritten
 from harness.cli.old_names import tell_old_names
 from harness.cli.output import begin_output, json_missing, print_json
+from harness.cli.systems import CLIENT_HELP, client_app, systems_app
 from harness.cli.systems import HELP as SYSTEMS_HELP
-from harness.cli.systems import systems_app
 from stormproof.errors import EXIT_ERROR, EXIT_INTERRUPTED, StormproofError
 from stormproof.limits import attest, demand_memory
 from stormproof.text import escaped
@@ -77,6 +77,7 @@ app.command(short_help="Serve index and reports on loopback.")(judging.serve)
 app.command(short_help="Run a matrix of tests, and report new kinds of failure.")(nights.nightly)
 app.command(short_help="Show published misbehaviours of real systems, and their twins.")(reproducing.reproduce)
 app.add_typer(systems_app, name="systems", short_help=SYSTEMS_HELP)
+app.add_typer(client_app, name="client", short_help=CLIENT_HELP)
 app.command(short_help="Show kinds of failure, over nights.")(nights.triage)
 app.command(short_help="Show changes over nights; write pages about a store.")(nights.trend)
 app.command(short_help="Write a history for other tools.")(exchanging.export)

@@ -64,3 +64,36 @@ def check(
     from harness.run.settings import parse_assignments
 
     raise typer.Exit(check_system(system, workload, backend, nodes, parse_assignments(settings or []), as_json))
+
+
+CLIENT_HELP = "Check whether a client program keeps the protocol."
+
+client_app = typer.Typer(help=CLIENT_HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@client_app.callback()
+def client() -> None:
+    """Check whether a client program keeps the protocol of client programs."""
+
+
+@client_app.command("check", short_help="Check whether a client program keeps the protocol.")
+def check_client_program(
+    command: Annotated[str, typer.Argument(help="the program and its arguments, in quotes")],
+    broker: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a running broker, on which its primitives are tried, too")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check whether a client program keeps the protocol of client programs (docs/clients.md).
+
+    stormproof client check "./client --verbose" --broker 127.0.0.1:4222
+
+    Each item is a line: ok; failed, with what is wrong, where, and what to do; or not claimed, with the reason. With
+    --broker, user and password come from the environment (STORMPROOF_LOGIN, STORMPROOF_PASSCODE). The objects that it
+    uses there are called stormproof-check-XXXXXX-...; they stay.
+
+    Exit status: 0 nothing failed; 1 something failed; 3 bad input; 130 interrupted.
+    """
+    from harness.contract.command import check_client
+
+    raise typer.Exit(check_client(command, broker, as_json))

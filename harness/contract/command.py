@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.api import plan
+from harness.backends.attach import credentials_from_environment, read_places
 from harness.backends.catalog import BACKENDS
 from harness.backends.cleanup import cleanup
 from harness.cli.output import print_answer, teller
@@ -16,6 +18,8 @@ from harness.run import plugins
 from harness.run.describe import create_run
 from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
+from stormproof.clients.exec import PREFIX
+from stormproof.contracts.protocol_client import Access
 from stormproof.errors import UsageError
 from stormproof.resource_log import OwnFolder, note_owner
 from stormproof.run_folder import RunLock
@@ -67,11 +71,38 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
         _run(test, run_dir, show)
     finally:
         folder.remove()
+    about = {"system": name, "backend": test.backend, "nodes": test.nodes}
+    return _summed_up(name, outcomes, about, as_json)
+
+
+def check_client(command: str, broker: str | None, as_json: bool) -> int:
+    """Test whether a client program keeps the protocol, and print the outcome of each item. Return the exit status.
+
+    Raises:
+        UsageError: there is no such program, or ``broker`` is not HOST:PORT.
+    """
+    from harness.contract.program_check import check_program
+
+    place = read_places(broker)[0] if broker else None
+    outcomes: list[ItemOutcome] = []
+    tell = teller(as_json)
+
+    def show(outcome: ItemOutcome) -> None:
+        outcomes.append(outcome)
+        tell("\n".join(lines(outcome)))
+
+    command = command.removeprefix(PREFIX)
+    asyncio.run(check_program(command, place, Access(credentials_from_environment()), show))
+    return _summed_up(command, outcomes, {"client": command}, as_json)
+
+
+def _summed_up(name: str, outcomes: list[ItemOutcome], about: Mapping[str, Any], as_json: bool) -> int:
+    """Print the numbers of outcomes, and return the exit status."""
     count = {status: sum(each.status == status for each in outcomes) for status in (OK, FAILED, SKIPPED)}
     status = 1 if count[FAILED] else 0
     sentence = f"{name}: {count[OK]} ok, {count[FAILED]} failed, {count[SKIPPED]} not claimed or not tried"
-    print_answer(as_json, {"system": name, "backend": test.backend, "nodes": test.nodes, "status": status, **count,
-                           "sentence": sentence, "items": [vars(each) for each in outcomes]}, [sentence])  # fmt: skip
+    print_answer(as_json, {**about, "status": status, **count, "sentence": sentence,
+                           "items": [vars(each) for each in outcomes]}, [sentence])  # fmt: skip
     return status
 
 

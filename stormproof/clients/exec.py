@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stormproof.clients.program import (
+    ATTRIBUTES,
     FEATURES,
     LOCKS,
     LOGS,
@@ -53,7 +54,7 @@ class _Connection:
     def __init__(self, argv: Sequence[str], setup: BrokerSetup, hello: Hello) -> None:
         self._argv, self._setup, self._hello = argv, setup, hello
         self._program: Program | None = None
-        for name in ("prefetch", "heartbeat", "session", "acquire_seconds"):
+        for name in ATTRIBUTES:
             if (value := getattr(hello, name)) is not None:
                 setattr(self, name, value)
 
@@ -61,7 +62,7 @@ class _Connection:
         """Let the program connect; start it if it does not run yet."""
         await self.start(local)
         assert self._program is not None
-        await self._program.ask("connect", host=host, port=port, local=local, **_surroundings(self._setup))
+        await self._program.ask("connect", host=host, port=port, local=local, **connect_values(self._setup))
 
     async def start(self, local: str) -> None:
         """Start the program in the client place with the address ``local``, unless it runs."""
@@ -225,7 +226,7 @@ def _names(setup: BrokerSetup) -> dict[str, list[str]]:
     return {kind: list(getattr(demands, kind)) for kind in ("queues", "topics", "logs", "registers", "locks")}
 
 
-def _surroundings(setup: BrokerSetup) -> dict[str, Any]:
+def connect_values(setup: BrokerSetup) -> dict[str, Any]:
     """Return what a ``connect`` tells besides the addresses to use."""
     access = setup.access
     return {
@@ -312,8 +313,7 @@ class InProgram(ProtocolClient):
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, which starts the program."""
         like = self.inner.connection(setup)
-        declared = {name: getattr(like, name, None)
-                    for name in ("prefetch", "heartbeat", "session", "acquire_seconds")}  # fmt: skip
+        declared = {name: getattr(like, name, None) for name in ATTRIBUTES}
         hello = Hello(self.provides & set(FEATURES), **declared)
         return program_connection([sys.executable, "-m", "stormproof.clients.serve", self.name], setup, hello)
 

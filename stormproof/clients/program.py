@@ -36,6 +36,9 @@ PREPARE = "prepare"
 EXTRAS = (PREPARE,)
 """Further requests that a program may announce."""
 
+ATTRIBUTES = ("prefetch", "heartbeat", "session", "acquire_seconds", "redelivers_within")
+"""The attributes of connections that a program may announce."""
+
 HELLO_SECONDS = 8.0 * TIMEOUT_FACTOR
 """The time limit for a program's first line: below the limit for creating a connection (``apart.MAKE_SECONDS``)."""
 CLOSE_SECONDS = 1.0
@@ -57,8 +60,8 @@ class ProgramLost(Exception):
 class Hello:
     """A program's first line: the features and further requests that it announces, and its connections' attributes.
 
-    ``port`` is the port of its brokers; the other attributes are those of ``Prefetching``, ``Beating`` and
-    ``LockConnection`` in ``stormproof.contracts.client``. None: not announced.
+    ``port`` is the port of its brokers; ``ATTRIBUTES`` are those of ``Prefetching``, ``Beating``, ``Redelivering``
+    and ``LockConnection`` in ``stormproof.contracts.client``. None: not announced.
     """
 
     can: frozenset[str]
@@ -67,6 +70,7 @@ class Hello:
     heartbeat: float | None = None
     session: float | None = None
     acquire_seconds: float | None = None
+    redelivers_within: float | None = None
 
     @classmethod
     def parse(cls, line: bytes) -> Hello:

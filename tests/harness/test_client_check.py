@@ -1,0 +1,118 @@
+"""`stormproof client check`: what each kind of broken client program is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from loopback import free_ports
+
+from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
+from harness.contract.program_check import FORM, WITH_BROKER, check_program
+from stormproof.contracts.protocol_client import Access
+
+pytestmark = pytest.mark.requirement("H26", part=True)
+
+CLIENT = Path(__file__).resolve().parents[2] / "docs/examples/clients/beanstalk_client.py"
+HELLO = """print('{"stormproof": 1, "can": ["queues"]}', flush=True)"""
+LOOP = f"""
+import json, sys, time
+{HELLO}
+for line in sys.stdin:
+    request = json.loads(line)
+    ANSWER
+"""
+
+
+async def outcomes(tmp_path: Path, text: str) -> dict[str, ItemOutcome]:
+    file = tmp_path / "client.py"
+    file.write_text(text)
+    found: list[ItemOutcome] = []
+    await check_program(shlex.join([sys.executable, str(file)]), None, Access(), found.append)
+    assert [each.name for each in found] == [item.name for item in (*FORM, *WITH_BROKER)]
+    assert all("\n" not in each.told + each.where + each.advice for each in found)
+    return {each.name: each for each in found}
+
+
+@pytest.mark.parametrize(("answer", "told"), [
+    ("print(json.dumps({'id': request['id'], 'ok': None}), flush=True)", "the answer was ok"),
+    ("print('connected', flush=True)", "a line of the client program is not JSON in UTF-8: 'connected'"),
+    ("print(json.dumps({'id': 1 + request['id'], 'fail': 'x'}), flush=True)", "has the id 2, and no request waits"),
+    ("print('x' * (17 << 20), flush=True)", "a line of the client program has more than 16777216 bytes"),
+    ("sys.exit('no connection')", "the client program ended with status 1"),
+])
+async def test_what_is_wrong_with_answers_is_told(tmp_path: Path, answer: str, told: str) -> None:
+    found = await outcomes(tmp_path, LOOP.replace("ANSWER", answer))
+    assert found["first-line"].status == OK and found["end"].status == OK
+    for name in ("refused", "unknown-fields", "long-line"):
+        assert found[name].status == FAILED and told in found[name].told and found[name].advice
+    assert all(found[item.name].status == SKIPPED for item in WITH_BROKER)
+    if "exit" in answer:
+        assert found["refused"].where.endswith("client.py: no connection")
+
+
+async def test_silence_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.contract.program_check.CALL_SECONDS", 0.2)
+    monkeypatch.setattr("harness.contract.program_check.END_SECONDS", 0.2)
+    found = await outcomes(tmp_path, f"import time\n{HELLO}\ntime.sleep(60)\n")
+    assert "no answer within 0.2 s" in found["refused"].told
+    assert found["end"].told == "it still runs 0.2 s after the end of its standard input"
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("print('hello')", "its first line is not JSON in UTF-8: 'hello'"),
+    ("raise SystemExit('no library')",
+     "it ended before its first line; the last line of its standard error: no library"),
+    ("""print('{"stormproof": 1, "can": ["queue"]}')""", "its first line announces 'queue'"),
+])
+async def test_a_wrong_first_line_is_told_and_nothing_else_is_tried(tmp_path: Path, text: str, told: str) -> None:
+    found = await outcomes(tmp_path, text)
+    assert found["first-line"].status == FAILED and told in found["first-line"].told
+    assert {each.status for name, each in found.items() if name != "first-line"} == {SKIPPED}
+
+
+async def test_short_lines_and_strict_fields_are_told(tmp_path: Path) -> None:
+    """Programs that stop at 64 KiB, as many libraries do, or at a field that they don't know."""
+    answer = "print(json.dumps({'id': request['id'], 'fail': 'refused'}), flush=True)"
+    short = LOOP.replace("ANSWER", answer).replace("in sys.stdin", "in iter(lambda: sys.stdin.readline(65536), '')")
+    found = await outcomes(tmp_path, short)
+    assert {name for name, each in found.items() if each.status == FAILED} == {"long-line"}
+    found = await outcomes(tmp_path, LOOP.replace("ANSWER", f"assert 'later' not in request\n    {answer}"))
+    assert {name for name, each in found.items() if each.status == FAILED} == {"unknown-fields", "long-line"}
+
+
+@pytest.mark.skipif(not shutil.which("beanstalkd"), reason="apt-get install beanstalkd")
+def test_the_pages_client_with_a_broker() -> None:
+    """All that it announces works, as the command says; without a broker, or without a program, one line says so."""
+    (port,) = free_ports(1)
+    broker = subprocess.Popen(["beanstalkd", "-l", "127.0.0.1", "-p", str(port)])
+    try:
+        until = time.monotonic() + 10
+        while socket.socket().connect_ex(("127.0.0.1", port)) and time.monotonic() < until:
+            time.sleep(0.05)
+        done = _command(str(CLIENT), "--broker", f"127.0.0.1:{port}", "--json")
+        found = {item["name"]: item["status"] for item in json.loads(done.stdout)["items"]}
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert {name for name, status in found.items() if status == OK} == {
+            "first-line", "refused", "unknown-fields", "long-line", "end", "send-take", "depth",
+            "depth-unacknowledged", "take-empty", "redelivery"}  # fmt: skip
+    finally:
+        broker.kill()
+        broker.wait()
+    done = _command(str(CLIENT), "--broker", f"127.0.0.1:{port}")
+    assert done.returncode == 1 and f"it does not connect to 127.0.0.1:{port}: " in done.stdout
+    done = _command("./no-such-client")
+    assert done.returncode == 3 and done.stderr.count("\n") == 1 and "no program './no-such-client'" in done.stderr
+
+
+def _command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "stormproof", "client", "check", *words], capture_output=True,
+                          text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "200"})  # fmt: skip
