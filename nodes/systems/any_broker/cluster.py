@@ -214,8 +214,9 @@ class AnyBrokerCluster(Cluster):
             access = Access(self.credentials)
             hosts = [(self.backend.address(node), self.attached.port(node)) for node in self.node_names]
         brokers = [Broker(node, *place) for node, place in zip(self.node_names, hosts, strict=True)]
-        return BrokerSetup(brokers, access, self.demands, self.test.options, place_command=self.place_command,
-                           tell=self.tell_client_line)  # fmt: skip
+        setup = BrokerSetup(brokers, access, self.demands, self.test.options, tell=self.tell_client_line)
+        # In a project, a connection's thread is in its place when it starts a program, which belongs there, too.
+        return setup if self._project is not None else replace(setup, place_command=self.place_command)
 
     def _port(self, access: Access) -> int:
         return self.protocol.port_of(self.test.options, access.tls is not None)
