@@ -92,9 +92,9 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
         family.no_leader = leader_unknown(test, system)
         if family.no_leader:
             kinds = tuple(kind for kind in kinds if kind not in BY_LEADER)
-        if family.aims_at_roles:
-            kinds = (*kinds, *topology.roles)
         wanted = wanted_kinds(test, family)
+        if family.aims_at_roles:
+            kinds = (*kinds, *(role for role in topology.roles if role in wanted or role not in topology.only_aimed))
         target = canonical(str(test.options.get(setting(family.name, "target"), "")))
         aims = {setting(family.name, "kind"): wanted, setting(family.name, "target"): (target,)}
         for name, asked in aims.items():

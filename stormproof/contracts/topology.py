@@ -17,12 +17,14 @@ _CAPABILITY = re.compile(r"[A-Z][A-Z_]*")
 class Helper:
     """A machine that is not a replica: a gateway, a shared database.
 
-    Faults aim at it by its ``role``. It is on the main network and on those that ``networks`` names.
+    Faults aim at it by its ``role``. It is on the main network and on those that ``networks`` names. ``only_aimed``: no
+    fault hits it unless a test names its role.
     """
 
     name: str
     role: str
     networks: tuple[str, ...] = ()
+    only_aimed: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class Topology:
     def roles(self) -> tuple[str, ...]:
         """The roles of helpers, each once."""
         return tuple(dict.fromkeys(helper.role for helper in self.helpers))
+
+    @property
+    def only_aimed(self) -> frozenset[str]:
+        """The roles of helpers that no fault hits unless a test names them."""
+        return frozenset(helper.role for helper in self.helpers if helper.only_aimed)
 
     def on(self, network: str) -> tuple[str, ...]:
         """Return the machines on an additional network."""
