@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
+from checkers.checks import commands
 from checkers.checks.recovery import never_again
 from checkers.history import CREATES, DELETES, READS
 from checkers.locks import SLEPT, STOOD_STILL, UPDATE
@@ -340,6 +341,23 @@ def _last_reads(run: Run, wanted: Any) -> GateResult:
                       f"{', '.join(map(str, unseen[:5]))}", "all of them")  # fmt: skip
 
 
+def _commands(run: Run, wanted: Any) -> GateResult:
+    """Check that at least ``wanted`` commands succeeded under the load, that the first command was started, and that
+    the command for the end ran to its end."""
+    ended = list(commands.ended_commands(run))
+    found = sum(each.kind in commands.LOAD and each.result == commands.OK for each in ended)
+    told = run.info.get("commands")
+    noted = told if isinstance(told, Mapping) else {}
+    reasons = [] if found >= wanted else [f"only {found:,} commands succeeded, {wanted:,} are required"]
+    if missed := noted.get("missed"):
+        reasons.append(f"no finally_ command could run at the end: {missed}")
+    for each in ended:
+        if each.kind not in commands.LOAD and each.result not in (commands.OK, commands.FAILED):
+            why = str(run.history.error.at(each.row) or "its end is unknown")
+            reasons.append(f"{run.name_of(int(run.history.key[each.row]))} did not run to its end ({why})")
+    return GateResult(not reasons, found, "; ".join(reasons), f"{found:,} succeeded")
+
+
 def asks(name: str, wanted: Any) -> str:
     """Return a gate's requirement in words; for an unknown gate, return its name."""
     words = ASKS.get(name)
@@ -363,6 +381,7 @@ ASKS: Mapping[str, str] = {
     "min_looks_ok": "at least {n:,} looks were confirmed",
     "last_looks": "every object that was changed was looked at in the end",
     "min_kept": "at least {n:,} sends went through a client's repository",
+    "commands": "at least {n:,} commands succeeded under the load, and those before and after it ran to their end",
     "min_enqueue_ok": "at least {n:,} sends were confirmed",
     "min_dequeue_ok": "at least {n:,} deliveries were confirmed",
     "drain": "everything that was used was drained to its end",
@@ -382,6 +401,7 @@ GATES: Mapping[str, Gate] = {
     "min_looks_ok": _at_least(READS, "looks"),
     "last_looks": _last_reads,
     "min_kept": _kept,
+    "commands": _commands,
     "min_enqueue_ok": _enqueued,
     "min_dequeue_ok": _dequeued,
     "drain": _drained,

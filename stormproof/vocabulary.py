@@ -16,14 +16,15 @@ PUBLISH, RECEIVE, LISTEN, ATTACH, DETACH, DELETE = 5, 6, 7, 8, 9, 10
 COMMIT, ABORT, MOVE, FINISH, RECOVER, ROLLBACK = 11, 12, 13, 14, 15, 16
 """Codes of the functions that compiled kernels know and keep in their caches: they are never reassigned."""
 
-MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, WATCHES, DIALOGUES, ANY = (
+(MESSAGES, TRANSFERS, TOPICS, TRANSACTIONS, METADATA, EVENTS, REGISTERS, LOCKS, LOGS, WATCHES, DIALOGUES, COMMANDS,
+ ANY) = (
     "messages", "transfers", "topics", "transactions", "metadata", "events", "registers", "locks", "logs", "watches",
-    "dialogues", "any",
+    "dialogues", "commands", "any",
 )  # fmt: skip
 """The subjects of histories, which determine the applicable checks."""
 
 QUEUE, QUEUES, TOPIC, SUBSCRIPTION, OBJECT = "queue", "queues", "topic", "subscription", "object"
-REGISTER, LOCK, LOG, KEY = "register", "lock", "log", "key"
+REGISTER, LOCK, LOG, KEY, COMMAND = "register", "lock", "log", "key", "command"
 """The objects that the key of a function numbers; the key for ``queues`` has a bit for each queue."""
 
 SENDS, TAKES = "sends", "takes"
@@ -128,6 +129,16 @@ FUNCTIONS: Mapping[str, Verb] = {
         Verb("unlink", does=DELETES, subject=METADATA),
         Verb("revoke", does=DELETES, subject=METADATA),
         Verb("look", does=READS, subject=METADATA),
+        Verb("first", noun=COMMAND, subject=COMMANDS, service=None, sentence="command {key} (exit status: {value})"),
+        Verb("parallel_driver", noun=COMMAND, subject=COMMANDS, sentence="command {key} (exit status: {value})"),
+        Verb("serial_driver", noun=COMMAND, subject=COMMANDS, sentence="command {key} (exit status: {value})"),
+        Verb("singleton_driver", noun=COMMAND, subject=COMMANDS, sentence="command {key} (exit status: {value})"),
+        Verb("anytime", noun=COMMAND, subject=COMMANDS, sentence="command {key} (exit status: {value})"),
+        Verb("end_commands", subject=COMMANDS, service=None, sentence="the commands that still run are ended"),
+        Verb("eventually", noun=COMMAND, subject=COMMANDS, service=None, final=True,
+             sentence="command {key} (exit status: {value})"),
+        Verb("finally", noun=COMMAND, subject=COMMANDS, service=None, final=True,
+             sentence="command {key} (exit status: {value})"),
         Verb("offline", noun=QUEUE, subject=TRANSFERS, service=None,
              sentence="the client disconnects and continues to send"),
         Verb("online", noun=QUEUE, subject=TRANSFERS, service=None,

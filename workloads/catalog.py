@@ -55,6 +55,8 @@ WORKLOADS: Registry[type[Workload]] = Registry(
           "workloads.reference.dialogue.topics:TopicDialogueWorkload"),
     Entry("offline-send", "producers on durable connections, cut off and killed; accepted messages arrive in order",
           "workloads.reference.offline_send:OfflineSendWorkload"),
+    Entry("commands", "test commands of the user's, in the containers of a Compose file (Antithesis's test templates)",
+          "workloads.commands:CommandsWorkload"),
 )  # fmt: skip
 
 ALIASES = {"reaction": "processing", "forward": "store-and-forward"}

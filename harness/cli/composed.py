@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.backends.compose import settings
-from nodes.systems.any_broker.system import PREFIX
+from nodes.systems.any_broker.system import COMMANDS, PREFIX
 from stormproof.clients import PROTOCOLS
 from stormproof.errors import UsageError
 
@@ -28,14 +28,20 @@ ClientOption = Annotated[
     typer.Option(help=f"protocol of the clients: {', '.join(PROTOCOLS.names())}; or {EXEC}PROGRAM, a client in any "
                  "language"),
 ]
+TestCommandsOption = Annotated[
+    str | None,
+    typer.Option("--test-commands", help="with --compose: the services with test commands (Antithesis's test "
+                 "templates), SERVICE or SERVICE:FOLDER, joined by commas"),
+]
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A test's system, and the settings that the Compose file declares."""
+    """A test's system, the settings that the Compose file declares, and the workload that they need (empty: any)."""
 
     system: str
     given: Mapping[str, Any]
+    workload: str = ""
 
 
 def system_of_client(text: str) -> tuple[str, dict[str, str]]:
@@ -51,7 +57,7 @@ def system_of_client(text: str) -> tuple[str, dict[str, str]]:
 
 
 def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Path | None, replicas: str | None,
-             client: str | None) -> Composed:
+             client: str | None, test_commands: str | None = None) -> Composed:
     """Return what a Compose file's test consists of; options given here come before the file's ``x-stormproof``.
 
     Raises:
@@ -63,10 +69,15 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
     if env_file is not None and not env_file.is_file():
         raise UsageError(f"--env-file {env_file}: no such file")
     declared = settings.declared_in(files, env_file)
-    if not (named := client or declared.client):
+    testing = test_commands or ",".join(declared.test_commands)
+    if named := client or declared.client:
+        system, own = system_of_client(named)
+    elif testing:
+        system, own = PREFIX + COMMANDS, {}
+    else:
         raise UsageError(f"say which protocol clients speak: --client NAME (known: {', '.join(PROTOCOLS.names())}), "
-                         f"or client: NAME under {settings.KEY} in the file")
-    system, own = system_of_client(named)
+                         f"or client: NAME under {settings.KEY} in the file; or say which services have test commands: "
+                         "--test-commands SERVICE")
     given: dict[str, Any] = {name: str(value) for name, value in declared.settings.items()}
     given |= own
     given[settings.FILES.name] = ",".join(str(file) for file in files)
@@ -78,4 +89,6 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
         given[settings.REPLICAS.name] = replicas
     if waived := [name for name, status in declared.guarantees.items() if str(status) == "not promised"]:
         given["not_promised"] = ",".join(waived)
-    return Composed(system, given)
+    if testing:
+        given[settings.TESTS.name] = testing
+    return Composed(system, given, COMMANDS if testing else "")

@@ -34,6 +34,7 @@ from harness.cli.composed import (
     EnvFileOption,
     ProfileOption,
     ReplicasOption,
+    TestCommandsOption,
     composed,
     system_of_client,
 )
@@ -80,6 +81,7 @@ def test(
     env_file: EnvFileOption = None,
     replicas: ReplicasOption = None,
     client: ClientOption = None,
+    test_commands: TestCommandsOption = None,
     nodes: Annotated[int | None, typer.Option(help="number of nodes  [default: 3]")] = None,
     descriptor: Annotated[Path | None, typer.Option(help=DESCRIPTOR_HELP)] = None,
     time_limit: Annotated[float, typer.Option(help="seconds of load and faults")] = 30.0,
@@ -111,6 +113,8 @@ def test(
     stormproof test --system ./mine.py:MyBroker --nemesis kill --rate 1000 --json
 
     stormproof test --compose compose.yml --replicas kafka-1,kafka-2,kafka-3 --client kafka --nemesis partition,kill
+
+    stormproof test --compose compose.yml --test-commands workload --nemesis kill
     """
     from checkers.spark.masters import ship_environment
     from harness.api import plan
@@ -139,10 +143,11 @@ def test(
     if compose:
         if attach is not None or nodes is not None or backend not in (None, "compose"):
             raise UsageError("--compose sets the nodes; leave out --attach, --nodes and --backend")
-        found = composed(compose, profile, env_file, replicas, client)
+        found = composed(compose, profile, env_file, replicas, client, test_commands)
         system, wanted, given = found.system, "compose", {**found.given, **given}
-    elif replicas or profile or env_file:
-        raise UsageError("--replicas, --profile and --env-file go with --compose")
+        workload = workload or found.workload or None
+    elif replicas or profile or env_file or test_commands:
+        raise UsageError("--replicas, --profile, --env-file and --test-commands go with --compose")
     elif client:
         system, own = system_of_client(client)
         given = {**own, **given}

@@ -18,6 +18,7 @@ Event = Mapping[str, Any]
 PHASES = {
     "provision": "making the nodes",
     "start": "starting the brokers",
+    "first": "operations before the load",
     "main": "load and faults",
     "heal": "healing everything, waiting until the cluster is healthy",
     "repair": "doing what an operator would",

@@ -42,7 +42,7 @@ from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
 from stormproof.errors import StormproofError
 from stormproof.generator import any_of
-from stormproof.generator.basic import lift
+from stormproof.generator.basic import NOTHING, lift
 from stormproof.generator.core import SECOND
 from stormproof.history.journal import JournalWriter
 from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha256
@@ -109,6 +109,7 @@ class TestRunner:
         self.interpreter = Interpreter(
             self.test, self._client, self.nemesis, self.journal, clock=self.clock, on_progress=self._progress,
             on_abandoned=self.troubles.abandoned, on_completion=self.troubles.ended,
+            hang_limit=self.workload.hang_seconds(self.test),
         )  # fmt: skip
         self.loaded = False
         """Whether the load has begun, and no repair of the system is under way."""
@@ -202,6 +203,9 @@ class TestRunner:
 
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
+        await workload.survey(self.cluster)
+        if (first := workload.before_load(test)) is not NOTHING:
+            await self._phase("first", self._interpret(first))
         main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)
         update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
         if isinstance(self.backend, Disturbed):
@@ -364,7 +368,7 @@ class TestRunner:
         if (costs := costs_summary(self.run_dir, {**info, "phases": self.phases})) is not None:
             found["costs"] = costs
         found |= {"status": status, "phases": self.phases, "recovery": self.recovery, "coverage": coverage,
-                  "surface": self._used(), **self.troubles.found(), **digests}  # fmt: skip
+                  "surface": self._used(), **self.workload.facts(), **self.troubles.found(), **digests}  # fmt: skip
         update_run(self.run_dir, **found)
         drop_journal(self.run_dir)
 

@@ -38,4 +38,6 @@ SYSTEMS: Registry[System] = Registry(
     Entry("nats", "NATS JetStream: one server or three; streams as queues", "nodes.systems.nats.system:NATS"),
     *(Entry(f"any-{entry.name}", f"any broker in a Compose file, or that runs: {entry.summary}",
             f"nodes.systems.any_broker.system:{entry.name}") for entry in PROTOCOLS),
+    Entry("any-commands", "any system in a Compose file, used by the commands of its test templates",
+          "nodes.systems.any_broker.own_commands:SYSTEM"),
 )  # fmt: skip

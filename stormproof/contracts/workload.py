@@ -72,6 +72,22 @@ class Workload(ABC):
         unknown. Other clients' connections declare it themselves (``Prefetching``)."""
         return None
 
+    @classmethod
+    def hang_seconds(cls, test: Test) -> float:
+        """Return the time after which an operation that does not end is cut off."""
+        return 60.0
+
+    async def survey(self, cluster: Cluster) -> None:
+        """Find out what only the running system tells, once it is healthy; generators are made after that.
+
+        Raises:
+            StormproofError: the workload can't run there.
+        """
+
+    def before_load(self, test: Test) -> Generator:
+        """Return the operations before the load, and before any fault."""
+        return lift(None)
+
     @abstractmethod
     def client(self, cluster: Cluster, thread: int, host: str) -> Client:
         """Return a client for one process of a thread, located on the client host ``host``."""
@@ -83,6 +99,10 @@ class Workload(ABC):
     def drain(self, test: Test) -> Generator:
         """Return the operations after the last heal: they read the remaining messages."""
         return lift(None)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return fields for the run's description, when the run has ended."""
+        return {}
 
     def used(self) -> Mapping[str, int]:
         """Return how often the workload's clients have used each feature of the system, as far as it is counted, for

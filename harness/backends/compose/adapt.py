@@ -16,6 +16,12 @@ from typing import Any
 from stormproof.errors import UsageError
 
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
+SDK_FOLDER = "/stormproof-sdk"
+"""The folder in containers into which Antithesis's SDK writes."""
+OUTPUT_DIR, LOCAL_OUTPUT = "ANTITHESIS_OUTPUT_DIR", "ANTITHESIS_SDK_LOCAL_OUTPUT"
+"""The variables that name the SDK's output: a folder for ``sdk.jsonl``, to which any program may append; and a file of
+one process, which the SDK's libraries truncate when they open it."""
+SDK_ENVIRONMENT = {OUTPUT_DIR: SDK_FOLDER, LOCAL_OUTPUT: f"{SDK_FOLDER}/service.jsonl"}
 _NETWORK_DRIVERS = (None, "", "bridge", "default")
 
 
@@ -147,7 +153,7 @@ def without_disk(config: Mapping[str, Any], service: str) -> str:
 def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping[str, str],
           disks: Mapping[str, Sequence[tuple[str, str]]] | None = None, *,
           clocks: Mapping[str, tuple[Mapping[str, str], tuple[str, str]]] | None = None,
-          folder: Path | None = None) -> Adapted:  # fmt: skip
+          sdk: Mapping[str, str] | None = None, folder: Path | None = None) -> Adapted:  # fmt: skip
     """Return the project as it is started.
 
     Args:
@@ -158,6 +164,7 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
             a volume.
         clocks: service -> variables that load a clock, and the pair of folders for its mount.
         folder: the folder of the user's file, which names the images that are built.
+        sdk: service -> folder of this machine into which Antithesis's SDK writes in the service's containers.
     """
     whole = copy.deepcopy(dict(config))
     project = whole.pop("name", "")  # version 2 of Compose writes the names that it would give, too
@@ -192,11 +199,11 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
         if clock := (clocks or {}).get(name):
             variables, (source, target) = clock
             mount = {"type": "bind", "source": source, "target": target, "read_only": True}
-            service["environment"] = {**_mapping(service.get("environment")), **variables}
-            service["volumes"] = [*(service.get("volumes") or ()), _short_volume(mount)]
-            changes["environment"] = dict(variables)
-            changes["volumes"] = [*changes.get("volumes", ()), mount]
+            _give(service, changes, variables, mount)
             notes.append(f"{name}: its programs have a clock that can be set")
+        if sdk and name in sdk:
+            _give(service, changes, SDK_ENVIRONMENT, {"type": "bind", "source": sdk[name], "target": SDK_FOLDER})
+            notes.append(f"{name}: what Antithesis's SDK writes is collected from {SDK_FOLDER}")
         override["services"][name] = changes
     for name in whole["networks"]:
         network = whole["networks"][name] = dict(whole["networks"][name] or {})
@@ -216,6 +223,15 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
         volume["labels"] = {**_mapping(volume.get("labels")), **labels}
         override["volumes"][name] = {"labels": dict(labels)}
     return Adapted(whole, override, notes)
+
+
+def _give(service: dict[str, Any], changes: dict[str, Any], variables: Mapping[str, str], mount: Mapping[str, Any]
+          ) -> None:
+    """Add variables and a mount to a service, and to what is told of its changes."""
+    service["environment"] = {**_mapping(service.get("environment")), **variables}
+    service["volumes"] = [*(service.get("volumes") or ()), _short_volume(mount)]
+    changes["environment"] = {**changes.get("environment", {}), **variables}
+    changes["volumes"] = [*changes.get("volumes", ()), dict(mount)]
 
 
 def _networks(service: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ from harness.backends.compose.bridge_filter import BridgeFilter, Ports, table_of
 from harness.backends.compose.clocks import ComposeClocks
 from harness.backends.compose.command import Project, compose_command
 from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names
-from harness.backends.compose.disks import ComposeDisks
 from harness.backends.compose.places import Place, ensure_place_image, in_network, peers, start_place
 from harness.backends.compose.ports import EventWatch, probe_addresses
+from harness.backends.compose.user_commands import ComposeCommands
 from harness.backends.disk_control import can_share_mounts
 from harness.backends.docker import connect
 from harness.backends.docker_leftovers import LABEL_RUN, leftover, owner_labels, reason_of, remove_run
@@ -74,7 +74,7 @@ _RELEASE_SECONDS = 60.0
 _PORT_SECONDS = 5.0
 
 
-class ComposeBackend(ComposeClocks, ComposeDisks, PacketBackend):
+class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
     """The services of a Compose project as nodes."""
 
     name = "compose"
@@ -137,8 +137,7 @@ class ComposeBackend(ComposeClocks, ComposeDisks, PacketBackend):
             if paths := settings.words(found.get(option.name)):
                 found[option.name] = ",".join(str(Path(path).resolve()) for path in paths)
         composition = settings.composition_of(found)
-        named = settings.words(found.get(settings.REPLICAS.name)) or composition.declared.replicas
-        replicas = settings.replicas_of(composition, named)
+        replicas = settings.replicas_of(composition, settings.replicas_named(composition, found))
         found[settings.REPLICAS.name] = ",".join(replicas)
         others = (machine.name for machine in composition.machines if machine.name not in replicas)
         found[settings.HELPERS.name] = ",".join(others)
@@ -195,7 +194,8 @@ class ComposeBackend(ComposeClocks, ComposeDisks, PacketBackend):
         self._labels = labels = owner_labels(run_dir)
         clocks = {composition.machine(node).service: found for node in test.node_names
                   if (found := self._clock_settings(node)) is not None}  # fmt: skip
-        adapted = adapt(config, labels, bridges, mounts, clocks=clocks, folder=composition.folder)
+        sdk = self._prepare_commands(test, composition, run_dir)
+        adapted = adapt(config, labels, bridges, mounts, clocks=clocks, sdk=sdk, folder=composition.folder)
         self._tell(adapted)
         project = bridge_name(self._run).replace("sp-", "stormproof-")
         self._project = Project(project, composition.folder, adapted.config)
@@ -394,6 +394,7 @@ class ComposeBackend(ComposeClocks, ComposeDisks, PacketBackend):
         finally:
             if client is not None:
                 client.close()
+            self._drop_commands()
             await self._unmount()
             if self._scratch is not None:
                 await asyncio.to_thread(self._scratch.remove)

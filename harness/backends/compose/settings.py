@@ -10,6 +10,7 @@ from typing import Any
 from harness.backends.compose.adapt import Machine, demand_separate, machines_of
 from harness.backends.compose.command import extension, read_config
 from stormproof.contracts.backend import Credentials
+from stormproof.contracts.commands import TEMPLATE_FOLDER, TEST_COMMANDS
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, Tls
 from stormproof.errors import UsageError
@@ -23,10 +24,11 @@ REPLICAS = Option(SERVICES, "", "services that are the broker's replicas, joined
 PORT = Option("broker_port", 0, "port of the replicas for clients; 0: the protocol's")
 HELPERS = Option("helper_services", "", "the other containers, joined by commas: found in the Compose file")
 COMMANDS = Option("hooks", "", "the commands that the Compose file declares, joined by commas")
-OPTIONS = (FILES, PROFILES, ENV_FILE, REPLICAS, HELPERS, COMMANDS, PORT)
+TESTS = Option(TEST_COMMANDS, "", "services with test commands, SERVICE or SERVICE:FOLDER, joined by commas")
+OPTIONS = (FILES, PROFILES, ENV_FILE, REPLICAS, HELPERS, COMMANDS, PORT, TESTS)
 HOOKS = ("leader", "depth", "prepare", "repair")
 _KNOWN = {"replicas", "client", "port", "settings", "guarantees", "login", "password", "password_file", "vhost", "sasl",
-          "tls", "profiles", *HOOKS}  # fmt: skip
+          "tls", "profiles", TEST_COMMANDS, *HOOKS}  # fmt: skip
 _TLS = ("ca", "cert", "key", "name")
 
 
@@ -50,6 +52,7 @@ class Declared:
     access: Access = field(default_factory=Access)
     hooks: Mapping[str, Hook] = field(default_factory=dict)
     profiles: tuple[str, ...] = ()
+    test_commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,19 @@ def composition_of(options: Mapping[str, Any]) -> Composition:
     return Composition(files, config, machines_of(config), declared)
 
 
+def replicas_named(composition: Composition, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the services that a person calls replicas: in the settings, in the file, or, if test commands are all that
+    uses the project, all services without them.
+
+    Raises:
+        UsageError: a service with test commands does not exist.
+    """
+    if named := words(given.get(REPLICAS.name)) or composition.declared.replicas:
+        return named
+    testing = {composition.machine(name).service for name, _ in command_folders(composition, given.get(TESTS.name))}
+    return tuple(name for name in composition.config["services"] if name not in testing) if testing else ()
+
+
 def replicas_of(composition: Composition, named: Sequence[str]) -> tuple[str, ...]:
     """Return the machines that services or containers of these names consist of.
 
@@ -110,6 +126,25 @@ def replicas_of(composition: Composition, named: Sequence[str]) -> tuple[str, ..
         found += of_service or [composition.machine(name).name]
     if len(set(found)) < len(found):
         raise UsageError(f"--replicas {','.join(named)}: a replica is named twice")
+    return tuple(found)
+
+
+def command_folders(composition: Composition, named: Any) -> tuple[tuple[str, str], ...]:
+    """Return the machines of the services that have test commands, each with the folder of its test templates.
+
+    Raises:
+        UsageError: there is no such service, or the folder is not absolute.
+    """
+    found: list[tuple[str, str]] = []
+    for text in words(named):
+        service, _, folder = text.partition(":")
+        machines = [each.name for each in composition.machines if service in (each.service, each.name)]
+        if not machines:
+            services = ", ".join(composition.config["services"])
+            raise UsageError(f"--test-commands {service}: the Compose file has no such service (services: {services})")
+        if folder and not folder.startswith("/"):
+            raise UsageError(f"--test-commands {text}: give the folder in the container, as {service}:/FOLDER")
+        found += [(machine, folder or TEMPLATE_FOLDER) for machine in machines]
     return tuple(found)
 
 
@@ -135,7 +170,7 @@ def declared_in(files: Sequence[Path], env_file: Path | None = None) -> Declared
     return Declared(
         _names(files[0], "replicas", found), str(found.get("client") or ""), port,
         _mapping(files[0], "settings", found), _mapping(files[0], "guarantees", found), _access(files[0], found), hooks,
-        _names(files[0], "profiles", found),
+        _names(files[0], "profiles", found), _names(files[0], TEST_COMMANDS, found),
     )  # fmt: skip
 
 

@@ -24,6 +24,9 @@ from stormproof.node_logs import LogLine, parse_time
 from stormproof.test import SERVICES, Test
 
 PREFIX = "any-"
+COMMANDS = "commands"
+"""The feature of systems whose machines may have commands of the user's, and the name of the system that has no other.
+"""
 HELPERS = "helper_services"
 """The option of the backend with the names of the machines that are not replicas, joined by commas."""
 HOOKS = "hooks"
@@ -48,7 +51,7 @@ class AnyBroker(System):
         self.protocol = protocol
         self.name = PREFIX + protocol.name
         self.options = (*protocol.options, _WAIVED)
-        self.provides = protocol.provides
+        self.provides = protocol.provides | {COMMANDS}
         self.guarantees = (*map(_waived, _GUARANTEES), *protocol.guarantees)
         self.distributions = protocol.distributions
         self.extra = protocol.extra
