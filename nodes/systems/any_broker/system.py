@@ -68,7 +68,8 @@ class AnyBroker(System):
     def topology(self, test: Test, demands: Demands) -> Topology:
         """Return the replicas, and the project's other machines as helpers with their own names as roles."""
         others = [name for name in str(test.options.get(HELPERS, "")).split(",") if name]
-        return Topology(test.node_names, test.client_hosts, tuple(Helper(name, name, only_aimed=True) for name in others))
+        helpers = tuple(Helper(name, name, only_aimed=True) for name in others)
+        return Topology(test.node_names, test.client_hosts, helpers)
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raise UsageError if nothing provides the machines."""
