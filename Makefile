@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 
 READ = README.md ARCHITECTURE.md CONTRIBUTING.md checkers harness nemesis nodes reports scripts stormproof workloads
 
-.PHONY: help setup demo vagrant-demo test lint wheel bench faults soak reproduce requirements docs lock clean
+.PHONY: help setup demo vagrant-demo test test-brokers lint wheel bench faults soak reproduce requirements docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,6 +23,10 @@ test: ## set-up, ruff, mypy, and all tests
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
 	@$(PY) -m pytest -n auto --maxprocesses 4
+
+test-brokers: ## tests on real brokers that need more than PyPI and Debian: RabbitMQ, Kafka, clients in Go and Java
+	@scripts/setup brokers
+	@$(PY) -m pytest tests/brokers -n auto --maxprocesses 2 -rs
 
 lint: ## ruff, mypy (strict), and the share of odd sentences
 	@$(PY) -m ruff check .
