@@ -93,7 +93,9 @@ class Cluster:
         deadline = time.monotonic() + PATIENCE
         found = self.statuses()
         while sorted(str(each.get("state")) for each in found.values()) != sorted(wanted):
-            assert time.monotonic() < deadline, found
+            if time.monotonic() >= deadline:
+                logs = "".join(f"\n-- {name}\n{self.log(name)[-3000:]}" for name in self.names)
+                raise AssertionError(f"not {wanted} within {PATIENCE:g} s: {found}{logs}")
             time.sleep(0.1)
             found = self.statuses()
         return found
