@@ -9,7 +9,7 @@ from stormproof.errors import UsageError
 
 SYSTEMS = "systems"
 """The extra with most clients."""
-APART = {"zeroc-ice": "icestorm"}
+APART = {"zeroc-ice": "icestorm", "python-qpid-proton": "amqp1"}
 """Python packages in a separate extra, because they must be compiled: package -> extra."""
 
 

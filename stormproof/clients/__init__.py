@@ -20,6 +20,7 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     "client",
     _is_protocol,
     Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
+    Entry("amqp1", "AMQP 1.0: queues", "stormproof.clients.amqp1:AMQP1"),
     Entry("stomp", "STOMP 1.2: queues", "stormproof.clients.stomp:STOMP"),
     Entry("mqtt", "MQTT 3.1.1 and 5: persistent sessions as queues", "stormproof.clients.mqtt:MQTT"),
     Entry("nats", "NATS JetStream: streams as queues and logs", "stormproof.clients.nats:NATS"),

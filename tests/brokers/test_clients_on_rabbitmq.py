@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, Pr
 from stormproof.contracts.workload_requirements import Demands
 
 STEP_BYTES = 3
-NAMES = ["amqp", "stomp"]
+AMQP1 = pytest.param("amqp1", {}, marks=pytest.mark.skipif(
+    importlib.util.find_spec("proton") is None, reason="pip install 'stormproof[amqp1]'"))  # fmt: skip
+CLIENTS = [
+    ("amqp", {"queue_type": "quorum"}), ("amqp", {"queue_type": "classic"}),
+    ("stomp", {"queue_type": "quorum"}), ("stomp", {"queue_type": "classic"}), AMQP1,
+]  # fmt: skip
 ACCESS = Access(Credentials(USER, PASSWORD))
 
 
@@ -34,19 +40,15 @@ def setup_of(server: RabbitServer, queue: str, name: str = "amqp", **options: An
     return BrokerSetup([Broker("n1", "127.0.0.1", port)], ACCESS, Demands((queue,)), options)
 
 
-@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
-@pytest.mark.parametrize("name", NAMES)
-async def test_sends_that_are_broken_off(name: str, queue_type: str, server: RabbitServer) -> None:
+@pytest.mark.parametrize(("name", "options"), CLIENTS)
+async def test_sends_that_are_broken_off(name: str, options: dict[str, str], server: RabbitServer) -> None:
     client: ProtocolClient = PROTOCOLS.load(name)
-    setup = setup_of(server, f"sends-{name}-{queue_type}", name, queue_type=queue_type)
+    setup = setup_of(server, "-".join(("sends", name, *options.values())), name, **options)
     counts = await send_with_cuts(client, setup, STEP_BYTES)
     assert counts[OK] >= 1 and counts[FAIL] > 50 and counts[INFO] > 5, counts
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("amqp", {"queue_type": "quorum"}), ("amqp", {"queue_type": "classic"}), ("amqp", {"acknowledge": "order"}),
-    ("stomp", {"queue_type": "quorum"}), ("stomp", {"queue_type": "classic"}),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "options"), [*CLIENTS, ("amqp", {"acknowledge": "order"})])
 async def test_takes_that_are_broken_off(name: str, options: dict[str, str], server: RabbitServer) -> None:
     client: ProtocolClient = PROTOCOLS.load(name)
     setup = setup_of(server, "-".join(("takes", name, *options.values())), name, **options)
