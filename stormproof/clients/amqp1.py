@@ -4,11 +4,11 @@ Sources: OASIS AMQP 1.0, part 2 (transport) and part 3 (messaging).
 
 | answer to a transfer | outcome | source |
 | --- | --- | --- |
-| connection refused; connection or link known to be lost before the transfer; no link or no credit | certainly not done | nothing was written; 2.6.7: "If the link-credit is zero or negative, the sender MUST NOT send any more messages." |
-| *accepted* | done | 3.4.2: "the accepted outcome [...] indicates that an incoming message has been successfully processed" |
-| *released* | certainly not done | 3.4.4: "The released outcome indicates that the message was not (and will not be) processed." |
-| *rejected* | may have happened | 3.4.3: "The rejected outcome indicates that an incoming message is invalid and therefore unprocessable." It does not say that the message went nowhere: a dead-letter queue may have it. |
-| *modified* | may have happened | 3.4.5: "The modified outcome indicates that the message was modified, but not processed." *undeliverable-here* may route it elsewhere. |
+| connection refused; connection or link known to be lost before the transfer; no link or no credit | certainly not done | nothing was written; 2.6.7: "If the link-credit is less than or equal to zero, i.e., the delivery-count is the same as or greater than the delivery-limit, a sender MUST NOT send more messages." |
+| *accepted* | done | 3.4.2: "an incoming message has been successfully processed" |
+| *released* | certainly not done | 3.4.4: "At the target, the released outcome is used to indicate that a given transfer was not and will not be acted upon." |
+| *rejected* | may have happened | 3.4.3: "an incoming message is invalid and therefore unprocessable". It does not say that the message went nowhere: a dead-letter queue may have it. |
+| *modified* | may have happened | 3.4.5: "the message SHOULD be modified in the specified ways at the node": a node may have it. |
 | *detach*, *end*, *close*, a lost connection, no answer | may have happened | the broker may have received the transfer |
 
 An acknowledgement is sent unsettled, and is confirmed when the broker settles the delivery (2.6.12, *Transferring A
