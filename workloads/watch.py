@@ -15,6 +15,7 @@ from stormproof.contracts.client import Client, WatchConnection
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
 from stormproof.contracts.workload import Workload
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.generator import (
     PENDING,
@@ -112,6 +113,11 @@ class WatchWorkload(Workload):
     def names(cls, options: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the names of the keys."""
         return tuple(key_name(key) for key in range(options["keys"]))
+
+    @classmethod
+    def demands(cls, options: Mapping[str, Any]) -> Demands:
+        """Demand the keys."""
+        return Demands(registers=cls.names(options))
 
     @classmethod
     def gates(cls, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -256,7 +256,7 @@ async def _cas(bench: Bench) -> str:
 
 async def _lock(bench: Bench) -> str:
     _connection(bench, LockConnection, "locks")
-    name, holder, waiting = bench.name("lock"), await bench.client(), await bench.client()
+    name, holder, waiting = bench.announced("locks"), await bench.client(), await bench.client()
     first = await holder.call(holder.connection.acquire(name, LOCK_SECONDS))
     trying = asyncio.create_task(waiting.call(waiting.connection.acquire(name, LOCK_SECONDS), 3 * CALL_SECONDS))
     try:
@@ -302,7 +302,7 @@ async def _log(bench: Bench) -> str:
 
 async def _watch(bench: Bench) -> str:
     _connection(bench, WatchConnection, "put, head, watch and event")
-    name, client, watcher = bench.name("k"), await bench.client(), await bench.client()
+    name, client, watcher = bench.announced("registers"), await bench.client(), await bench.client()
     if head := await client.call(client.connection.head(name)):
         raise Broken(f"head() of a key that was never put is {head}, not 0")
     bodies = [bench.body() for _ in range(3)]

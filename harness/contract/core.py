@@ -109,7 +109,7 @@ class Bench:
     """Observations that several items use, by name."""
     _open: list[BenchClient] = field(default_factory=list)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _queues: int = 0
+    _used: dict[str, int] = field(default_factory=dict)
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -121,17 +121,19 @@ class Bench:
         """Whether connections are the system's own, as defined in docs/systems.md."""
         return self.cluster.queue_connection() is not None
 
-    def queue(self) -> str:
-        """Return a queue that no other item uses."""
-        self._queues += 1
-        return self.cluster.demands.queues[self._queues - 1]
+    def announced(self, kind: str) -> str:
+        """Return one of the names that the system was told before its start (``queues``, ``logs``, ``registers``,
+        ``locks``) and that no other item uses."""
+        number = self._used[kind] = self._used.get(kind, 0) + 1
+        names: Sequence[str] = getattr(self.cluster.demands, kind)
+        return names[number - 1]
 
     def body(self) -> bytes:
         """Return a body that no other message has."""
         return b"check-%d" % next(self._numbers)
 
     def name(self, what: str) -> str:
-        """Return a name of a value, lock or log that no other item uses."""
+        """Return a name of a topic that no other item uses."""
         return f"{what}{next(self._numbers)}"
 
     def overrides(self, hook: str) -> bool:

@@ -35,7 +35,7 @@ class QueueKind:
     verb = "send"
 
     def __init__(self, bench: Bench) -> None:
-        self.queue = bench.queue()
+        self.queue = bench.announced("queues")
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
         """Do nothing: the queue exists already."""
@@ -59,7 +59,7 @@ class RegisterKind:
     verb = "write"
 
     def __init__(self, bench: Bench) -> None:
-        self.name = bench.name("r")
+        self.name = bench.announced("registers")
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
         """Do nothing: the first write creates the register."""
@@ -80,7 +80,7 @@ class LogKind:
     verb = "append"
 
     def __init__(self, bench: Bench) -> None:
-        self.name = bench.name("log")
+        self.name = bench.announced("logs")
 
     async def prepare(self, bench: Bench, place: int = 0) -> None:
         """Do nothing: the first append creates the log."""

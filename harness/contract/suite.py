@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
-from harness.contract.clients import ITEMS, MOST_HOSTS
+from harness.contract.clients import ITEMS, LOGS, MOST_HOSTS, REGISTERS, WATCHES
 from harness.contract.core import FAILED, OK, SKIPPED, Bench, ContractItem, ItemOutcome, tried
 from harness.contract.node_contract import BEGIN, END
 from harness.run.child import run_child
@@ -30,12 +30,22 @@ from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import CLIENT_LOG, read_run
 from stormproof.shell_system import QUEUES
 from stormproof.test import Test
+from workloads.log_client import log_name
 from workloads.messages import queue_name
+from workloads.register_client import register_name
 
 ALL = (*BEGIN, *ITEMS, *END)
 """The contract's items, in the order of the tests."""
-_OWN_QUEUES = len(ALL)
-"""The number of queues. Each item needs one at most, except for one item that needs ``MOST_HOSTS`` more."""
+_MANY = len(ALL) + MOST_HOSTS
+"""The number of names of the main kind of object. Each item needs one at most, except for one item that needs
+``MOST_HOSTS`` more."""
+_FEW = 6
+"""The number of names of each further kind: only the items about this kind use them."""
+_MAIN = (("queues", QUEUES), ("registers", REGISTERS), ("registers", WATCHES), ("logs", LOGS))
+"""Kinds of objects that a workload announces (``Demands``), and the feature that a system with them provides. The first
+one that a system provides is its main kind (``data_kinds.kind_of``)."""
+_NAMES: Mapping[str, Callable[[int], str]] = {
+    "queues": queue_name, "registers": register_name, "logs": log_name, "locks": register_name}
 
 
 async def check(bench: Bench, tell: Callable[[ItemOutcome], None]) -> None:
@@ -69,10 +79,7 @@ async def _mended(bench: Bench) -> bool:
 def bench_of(test: Test, run_dir: Path) -> Bench:
     """Return the system of a test on machines that do not exist yet."""
     system, backend = SYSTEMS.load(test.system), BACKENDS.load(test.backend)()
-    demands = demands_of(test)
-    if demands.queues:
-        names = tuple(queue_name(number) for number in range(_OWN_QUEUES + MOST_HOSTS))
-        demands = type(demands)(queues=names)
+    demands = replace(demands_of(test), **_announced(system.provides))
     topology = topology_of(test)
     cluster = system.cluster(Deployment(test, demands, backend, topology, secrets.token_hex(16)))
     cluster.tell_client_line = ClientLog(run_dir / CLIENT_LOG)
@@ -80,6 +87,15 @@ def bench_of(test: Test, run_dir: Path) -> Bench:
         leave_connections(cluster)
     return Bench(system, cluster, backend, run_dir, lambda: _connection(cluster, QUEUES in system.provides),
                  began=time.time())
+
+
+def _announced(provides: Collection[str]) -> dict[str, Any]:
+    """Return the names of objects that the items use, by their field of ``Demands``."""
+    counts: dict[str, int] = {}
+    for kind, feature in _MAIN:
+        if feature in provides and kind not in counts:
+            counts[kind] = _FEW if counts else _MANY
+    return {kind: tuple(map(_NAMES[kind], range(count))) for kind, count in {**counts, "locks": _FEW}.items()}
 
 
 def _connection(cluster: Cluster, has_queues: bool) -> Any:

@@ -22,6 +22,9 @@ class Reaction:
 class Demands:
     """The objects that clients will use, by name, and the required servers: queues, topics, logs, registers, locks.
 
+    A register is also a key that clients watch. On an attached system, which others use, each name is unique to the
+    run.
+
     ``servers`` is the number of replicated servers, each a separate group of nodes; ``local_servers`` is the number of
     single nodes in addition, which forward messages. ``spread``: each queue, or topic, is on all servers. ``security``:
     brokers have principals with rights.
