@@ -20,17 +20,52 @@ from typing import TYPE_CHECKING, Any
 
 from stormproof import blocking
 from stormproof.contracts.backend import Backend
+from stormproof.contracts.bounds import Bound
 from stormproof.contracts.check import Anomaly, Check, CheckOutcome, RecordedRun
-from stormproof.contracts.client import Client, Delivery, NotDone, NotFound, QueueConnection, RegisterConnection
+from stormproof.contracts.client import (
+    AcknowledgingUnseen,
+    Beating,
+    Client,
+    CopyConnection,
+    Delivery,
+    Event,
+    EventConnection,
+    LockConnection,
+    LogConnection,
+    LogEntry,
+    NotDone,
+    NotFound,
+    Prefetching,
+    Progress,
+    QueueConnection,
+    Redelivering,
+    RegisterConnection,
+    Subscriber,
+    WatchConnection,
+)
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
 from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
-from stormproof.contracts.guarantee import Guarantee
+from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
+from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.launch import LaunchedProgram
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import System
+from stormproof.contracts.state_abstraction import Abstraction
+from stormproof.contracts.system import (
+    AdminAccess,
+    AdminArgument,
+    AdminCommand,
+    GroupChange,
+    KnownBug,
+    MessageMark,
+    RoleChange,
+    StateTransfer,
+    System,
+)
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload import Workload
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, HistoryError, StormproofError, UsageError
+from stormproof.node_logs import LogLine
 from stormproof.operation import Op
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
@@ -64,9 +99,13 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "Anomaly", "Backend", "BackendError", "Check", "CheckOutcome", "Client", "Cluster", "ClusterFacts", "Delivery",
-    "Demands", "Deployment", "Evidence", "Fault", "FaultPlan", "Guarantee", "Helper", "HistoryError", "Infeasible",
-    "Machine", "NodeStatus", "NotDone", "NotFound", "Op", "Option", "QueueConnection", "RecordedRun",
-    "RegisterConnection", "ShellCluster", "ShellSystem", "StormproofError", "System", "Test", "Topology", "UsageError",
-    "Workload", "blocking", "check", "load", "run",
+    "KNOWN_VIOLATION", "NOT_PROMISED", "PROMISED", "Abstraction", "AcknowledgingUnseen", "AdminAccess", "AdminArgument",
+    "AdminCommand", "Anomaly", "Backend", "BackendError", "Beating", "Bound", "Check", "CheckOutcome", "Client",
+    "Cluster", "ClusterFacts", "CopyConnection", "Delivery", "Demands", "Deployment", "Event", "EventConnection",
+    "Evidence", "Fault", "FaultPlan", "GroupChange", "Guarantee", "Helper", "HistoryError", "Infeasible", "Invariant",
+    "KnownBug", "LaunchedProgram", "LockConnection", "LogConnection", "LogEntry", "LogLine", "Machine", "MessageMark",
+    "NodeStatus", "NotDone", "NotFound", "Op", "Option", "Prefetching", "Progress", "QueueConnection", "RecordedRun",
+    "Redelivering", "RegisterConnection", "RoleChange", "ShellCluster", "ShellSystem", "StateTransfer",
+    "StormproofError", "Subscriber", "System", "Test", "Topology", "Trial", "UsageError", "WatchConnection", "Workload",
+    "blocking", "check", "load", "run",
 ]  # fmt: skip

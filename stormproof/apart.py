@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from stormproof.contracts.client import Abandoned, Delivery
 from stormproof.errors import StormproofError, errors_of_others
+from stormproof.hook_types import demand_result
 from stormproof.text import reason
 from stormproof.timeout_scale import TIMEOUT_FACTOR
 
@@ -298,6 +299,7 @@ class _Connection:
         finally:
             if name == "close":
                 self._end()
+        demand_result(function, name, found)
         return self._wrapped(found) if isinstance(found, Delivery) else found
 
     def _wrapped(self, found: Delivery) -> Delivery:

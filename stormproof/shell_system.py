@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 import shlex
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, StormproofError, errors_of_others
+from stormproof.hook_types import WrongType, demand_type
 from stormproof.test import Test
 from stormproof.text import place_of, reason, words_of
 from stormproof.timeout_scale import timeout_scale
@@ -216,6 +217,10 @@ class ShellSystem(System):
         anything."""
         return ""
 
+    async def attend(self, cluster: ShellCluster, note: Callable[[str], None]) -> None:
+        """Do what an operator on call does during load and faults, until cancelled or until no work is left. Report
+        each action to ``note`` in a sentence, as ``repair`` does."""
+
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
         """Return the leading replica of each queue, if each queue has its own leader."""
         return {}
@@ -252,6 +257,8 @@ class ShellCluster(Cluster):
         super().__init__(deployment)
         self.system = system
         roles = {helper.name: helper.role for helper in self.topology.helpers}
+        self._prepared = False
+        """Whether the hooks' results had the right types, up to the first load."""
         self._patience = HOOK_SECONDS * timeout_scale(self.backend)
         self._machines = {name: Machine(name, roles.get(name, ""), self) for name in self.topology.machines}
 
@@ -279,9 +286,15 @@ class ShellCluster(Cluster):
         """Return a replica's status; after any error, the replica counts as unreachable."""
         ask = self.system.attached_status if self.attached else self.system.status
         try:
-            return await left_after(self._patience, ask(self._machines[node]))
+            status = await left_after(self._patience, ask(self._machines[node]))
+            demand_type(ask, ShellSystem, status)
+        except WrongType as error:
+            if not self._prepared:  # the first status already shows the mistake
+                raise BackendError(f"{self.test.system}: {error}") from None
+            return NodeStatus(node, reachable=False, detail={"error": str(error)})
         except Exception as error:  # a hook may not expect the answers of a node in trouble
             return NodeStatus(node, reachable=False, detail={"error": _told(error)})
+        return status
 
     async def time_of(self, node: str) -> float | None:
         """Return the time that the system's hook reports; None while the hook fails."""
@@ -312,7 +325,14 @@ class ShellCluster(Cluster):
         """Return the answer of the system's hook; the system counts as unhealthy while the hook fails."""
         self.unsure = ""
         try:
-            return bool(self.system.healthy(statuses))
+            found = self.system.healthy(statuses)
+            demand_type(self.system.healthy, ShellSystem, found)
+            return found
+        except WrongType as error:
+            if not self._prepared:
+                raise BackendError(f"{self.test.system}: {error}") from None
+            self.unsure = str(error)
+            return False
         except errors_of_others() as error:
             self.unsure = f"healthy() failed: {reason(error)} ({place_of(error)})"
             return False
@@ -323,21 +343,30 @@ class ShellCluster(Cluster):
         return f"{self.unsure}; {told}" if self.unsure else told
 
     async def prepare(self) -> None:
-        """Call the system's hook."""
+        """Call the system's hook, and then those that report facts, so that a result of a wrong type is told at once.
+        """
         await self.system.prepare(self)
+        for witness in self.leader_witnesses:
+            await self._leaders_told(witness)
+        self._prepared = True
 
     async def repair(self) -> str:
         """Call the system's hook and return its report."""
-        return "" if self.attached else await self.system.repair(self)
+        return "" if self.attached else await self._typed(self.system.repair, self) or ""
+
+    async def attend(self, note: Callable[[str], None]) -> None:
+        """Call the system's hook."""
+        if not self.attached:
+            await self.system.attend(self, note)
 
     async def leave(self) -> str:
         """Call the system's hook and return its report."""
-        return await self.system.clear(self)
+        return await self._typed(self.system.clear, self) or ""
 
     async def leaders(self) -> Mapping[str, str]:
         """Return the answer of the system's hook; no leaders while the hook fails."""
         try:
-            return await left_after(self._patience, self.system.leaders(self))
+            return await left_after(self._patience, self._typed(self.system.leaders, self))
         except Exception:  # as for a status
             return {}
 
@@ -353,7 +382,23 @@ class ShellCluster(Cluster):
         """Return the answer of the system's hook."""
         if not witness:
             return await self.leaders()
-        return await left_after(self._patience, self.system.leaders_seen(self._machines[witness]))
+        return await left_after(self._patience, self._typed(self.system.leaders_seen, self._machines[witness]))
+
+    async def _leaders_told(self, witness: str) -> None:
+        """Ask a witness. Only an answer of a wrong type is an error: there may be no leader yet."""
+        hook: Callable[[Any], Awaitable[Any]] = self.system.leaders_seen if witness else self.system.leaders
+        try:
+            await left_after(self._patience, self._typed(hook, self._machines[witness] if witness else self))
+        except WrongType as error:
+            raise BackendError(f"{self.test.system}: {error}") from None
+        except Exception:  # as for a status
+            pass
+
+    async def _typed(self, hook: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Return the result of a hook. Raises WrongType."""
+        found = await hook(*arguments)
+        demand_type(hook, ShellSystem, found)
+        return found
 
     def queue_connection(self) -> QueueConnection:
         """Return the answer of the system's hook."""
@@ -380,7 +425,11 @@ class ShellCluster(Cluster):
     def _ask(self, hook: Callable[..., T], *arguments: Any) -> T:
         """Return a hook's result; raise a BackendError that names the failed hook and the place of its error."""
         try:
-            return hook(*arguments)
+            found = hook(*arguments)
+            demand_type(hook, ShellSystem, found)
+            return found
+        except WrongType as error:
+            raise BackendError(f"{self.test.system}: {error}") from None
         except StormproofError:
             raise
         except errors_of_others() as error:

@@ -9,6 +9,7 @@ from typing import Any
 from checkers.catalog import CHECKS
 from harness.backends.catalog import BACKENDS
 from harness.run.settings import SETTLE_TIMEOUT
+from harness.run.system_calls import START_TIMEOUT
 from nemesis.catalog import FAULTS
 from nemesis.families import honoured_kinds, needs_of
 from nemesis.schedule import SCHEDULE_OPTIONS
@@ -91,7 +92,7 @@ def _entries(kind: str) -> list[dict[str, Any]]:
         case "backends":
             return _registered(BACKENDS, lambda name: BACKENDS.load(name).options)
         case "tests":
-            return [_entry("every test", "settings of any test", (SETTLE_TIMEOUT,)),
+            return [_entry("every test", "settings of any test", (SETTLE_TIMEOUT, START_TIMEOUT)),
                     _entry("every test with faults", "times and durations of faults", SCHEDULE_OPTIONS)]
         case "checks":
             return _registered(CHECKS, lambda name: ())

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, PAUSED, Backend
@@ -28,10 +28,15 @@ HEALTHY_SECONDS = 60.0 * TIMEOUT_FACTOR
 """The time that the system may take to become healthy, and again to accept clients."""
 ITEM_SECONDS = 180.0 * TIMEOUT_FACTOR
 _RETRY = 0.3
+T = TypeVar("T")
 
 
 class Broken(Exception):
     """The contract is broken; the text describes the fault."""
+
+
+class TookTooLong(TimeoutError):
+    """The suite's own time limit passed; a library's TimeoutError is an answer of the system."""
 
 
 class NotClaimed(Exception):
@@ -79,9 +84,8 @@ class BenchClient:
     node: str
 
     async def call(self, call: Awaitable[Any], seconds: float = CALL_SECONDS) -> Any:
-        """Return the result of the call. Raises the call's own exceptions, and TimeoutError when it takes too long."""
-        async with within(seconds):
-            return await call
+        """Return the result of the call. Raises the call's own exceptions, and TookTooLong when it takes too long."""
+        return await _in_time(call, seconds)
 
     async def close(self) -> None:
         """Close the connection. Raises Broken when that raises or takes too long."""
@@ -219,18 +223,28 @@ class Bench:
         return type(self.system).__qualname__
 
 
+async def _in_time(call: Awaitable[T], seconds: float) -> T:
+    """Return the result of ``call``; raises TookTooLong, or the call's own exceptions, TimeoutError among them."""
+    try:
+        async with within(seconds) as limit:
+            return await call
+    except TimeoutError as error:
+        if limit.expired() and not isinstance(error, TookTooLong):
+            raise TookTooLong(f"it did not end within {seconds:g} s") from error
+        raise
+
+
 async def tried(item: ContractItem, bench: Bench) -> ItemOutcome:
     """Test an item. Any error becomes its outcome."""
     try:
-        async with within(ITEM_SECONDS):
-            seen = await item.run(bench)
+        seen = await _in_time(item.run(bench), ITEM_SECONDS)
         return ItemOutcome(item.name, OK, seen)
     except NotClaimed as reason:
         return ItemOutcome(item.name, SKIPPED, str(reason))
     except Broken as error:
         return ItemOutcome(item.name, FAILED, str(error), bench.where(item.hook), item.advice)
-    except TimeoutError:
-        return ItemOutcome(item.name, FAILED, "it did not end in time", bench.where(item.hook), item.advice)
+    except TookTooLong as error:
+        return ItemOutcome(item.name, FAILED, str(error), bench.where(item.hook), item.advice)
     except Exception as error:
         return ItemOutcome(item.name, FAILED, told(error), raised_at(error) or bench.where(item.hook),
                        f"it may not raise; what is tried: {item.must}")

@@ -12,6 +12,7 @@ from harness.backends.catalog import BACKENDS
 from harness.cli.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from harness.run import plugins
 from harness.run.deployment import demand_places
+from harness.run.system_calls import START_TIMEOUT
 from nemesis.catalog import FAULTS
 from nemesis.explicit_schedule import with_canonical_kinds
 from nemesis.families import families_of, split_aims, supported_families
@@ -63,7 +64,7 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     places = [
         (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
         (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _workload_options(system, workload)),
-        ("every test", (SETTLE_TIMEOUT,)),
+        ("every test", (SETTLE_TIMEOUT, START_TIMEOUT)),
         *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
           for name, family in zip(names, families, strict=True)),
         ("every test with faults", SCHEDULE_OPTIONS if families else ()),
@@ -264,6 +265,8 @@ def _convert(option: Option, value: Any) -> Any:
         raise UsageError(f"--set {option.name}={value}: not {wanted} ({option.help})") from None
     if option.choices and not option.extensible and converted not in option.choices:
         raise UsageError(f"--set {option.name}={value}: one of {', '.join(option.choices)} ({option.help})")
-    if kind in (int, float) and not option.least <= converted < 1e9:
-        raise UsageError(f"--set {option.name}={value}: must be between {option.least:g} and 1e9 ({option.help})")
+    if kind in (int, float):
+        least = f"{option.least:g}" if option.default >= option.least else "-1e9"
+        if not float(least) <= converted < 1e9:  # larger numbers are mistakes, and do not fit into nodes' integers
+            raise UsageError(f"--set {option.name}={value}: must be between {least} and 1e9 ({option.help})")
     return converted

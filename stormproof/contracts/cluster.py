@@ -420,7 +420,7 @@ class Cluster(ABC):
     async def _described(self, status: NodeStatus) -> str:
         if status.reachable:
             view = f" epoch {status.epoch} view {','.join(status.view)}" if status.view else ""
-            return f"{status.node} {status.role}{view}"
+            return f"{status.node} {status.role}{view}{self._detail(status)}"
         error = (status.detail or {}).get("error")
         if self.attached:
             return f"{status.node} at {self.backend.address(status.node)}:{self.attached.port(status.node)}: {error}"
@@ -428,6 +428,11 @@ class Cluster(ABC):
         process = await self.backend.process(status.node, program)
         said = await self._last_words(status.node)
         return f"{status.node} unreachable ({error}; its process is {process.state}, its last words: {said})"
+
+    def _detail(self, status: NodeStatus) -> str:
+        """Return the detail that a reachable node reports, in parentheses, if it is short enough for a line."""
+        told = ", ".join(f"{name}: {value}" for name, value in (status.detail or {}).items())
+        return f" ({told[:_LONGEST_LINE]})" if told else ""
 
     async def _last_words(self, node: str) -> str:
         """Return the last line of a node's log."""

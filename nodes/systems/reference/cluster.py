@@ -108,6 +108,10 @@ class ReferenceCluster(Cluster):
             await self._configure(node)
         return None
 
+    def _detail(self, status: NodeStatus) -> str:
+        """Return nothing: the detail of a broker's status is its whole state."""
+        return ""
+
     def own_name(self, name: str) -> str:
         """Return the name itself: clients that speak STOMP use queues' names unchanged."""
         self.own_names.add(name)
