@@ -37,11 +37,12 @@ from stormproof.test import Test
 
 KINDS = ("halves", "one", "master", "one-way")
 
+CLIENTS_OUTSIDE = "outside"
 CLIENTS = Option(
     "clients",
     "beside",
     "place of clients in a partition: with their node, or outside (they reach all nodes)",
-    ("beside", "outside"),
+    ("beside", CLIENTS_OUTSIDE),
 )
 
 MAIN_NETWORK, ALL_NETWORKS = "main", "all"

@@ -16,6 +16,7 @@ from stormproof.contracts.backend import Credentials, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.launch import Launch, Launcher
+from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
@@ -26,6 +27,9 @@ from stormproof.text import place_of, reason, words_of
 from stormproof.timeout_scale import timeout_scale
 
 T = TypeVar("T")
+
+BINARY = Option("program", "", "path of another binary of the system on its machines; empty: the usual one")
+"""An option for systems that pass their program's path through ``Machine.binary``."""
 
 SYNC_SECONDS = 60.0
 """The time limit for syncing the files of ``files`` to a machine's disk."""
@@ -82,6 +86,10 @@ class Machine:
     def credentials(self) -> Credentials:
         """The credentials with which clients connect, if an attached system requires any; otherwise empty."""
         return self.cluster.credentials
+
+    def binary(self, usual: str) -> str:
+        """Return the path of the system's program: the option ``BINARY``, or the usual one."""
+        return str(self.cluster.test.options.get(BINARY.name) or usual)
 
     def address_of(self, name: str, network: str = "") -> str:
         """Return the IP address of another machine, on the main network or on an additional one."""

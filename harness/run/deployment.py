@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nemesis.partition import CLIENTS, CLIENTS_OUTSIDE
 from nodes.systems.catalog import SYSTEMS
 from stormproof.apart import Apart
 from stormproof.contracts.backend import LINKS, Backend
@@ -30,10 +31,16 @@ def topology_of(test: Test) -> Topology:
 
 
 def demand_places(test: Test, backend: type[Backend]) -> None:
-    """Raise UsageError if clients would stand outside the faults of links on this backend."""
-    if topology_of(test).client_places and LINKS in backend.abilities and not issubclass(backend, ClientPlaces):
+    """Raise UsageError if clients would stand outside the faults of links on this backend, and the test does not say
+    so (``clients=outside``)."""
+    if lacks_places(test, backend) and test.options.get(CLIENTS.name) != CLIENTS_OUTSIDE:
         raise UsageError(f"--backend {test.backend}: clients of {test.system} can't bind to an address, so they need "
-                         "separate networks; choose local or docker")
+                         f"separate networks; choose local or docker, or --set {CLIENTS.name}={CLIENTS_OUTSIDE}")
+
+
+def lacks_places(test: Test, backend: type[Backend]) -> bool:
+    """Return whether a test's clients need separate networks, which this backend's client hosts lack."""
+    return topology_of(test).client_places and LINKS in backend.abilities and not issubclass(backend, ClientPlaces)
 
 
 def cluster_of(test: Test, backend: Backend, passcode: str) -> Cluster:

@@ -11,11 +11,12 @@ from typing import Any
 from harness.backends.catalog import BACKENDS
 from harness.cli.config_file import BOOLEAN, INTEGER, NUMBER, STRING, near
 from harness.run import plugins
-from harness.run.deployment import demand_places
+from harness.run.deployment import demand_places, lacks_places
 from harness.run.system_calls import START_TIMEOUT
 from nemesis.catalog import FAULTS
 from nemesis.explicit_schedule import with_canonical_kinds
 from nemesis.families import families_of, split_aims, supported_families
+from nemesis.partition import CLIENTS, CLIENTS_OUTSIDE
 from nemesis.schedule import SCHEDULE_OPTIONS, schedule
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Attached
@@ -216,6 +217,10 @@ def make_test(
         concurrency=concurrency,
         options=options,
     )
+    if lacks_places(test, BACKENDS.load(backend)) and CLIENTS.name in options and CLIENTS.name not in settings:
+        _tell_once(f"--set {CLIENTS.name}={CLIENTS_OUTSIDE}: clients of {system} can't bind to an address, and "
+                   f"--backend {backend} has no separate networks for them; partitions leave them connected")
+        test = replace(test, options={**options, CLIENTS.name: CLIENTS_OUTSIDE})
     for family in families_of(test):
         family.check(test, tested)
     tested.check(test, demands)

@@ -52,7 +52,7 @@ def test_every_type_of_a_documented_hook_can_be_imported() -> None:
             if inspect.isfunction(hook):
                 hints += [(name, hint) for hint in typing.get_type_hints(hook).values()]
         for name, hint in hints:
-            needed |= {each: f"{owner.__name__}.{name}" for each in types_in(hint)}
+            needed |= dict.fromkeys(types_in(hint), f"{owner.__name__}.{name}")
     ours = {each.__name__: where for each, where in needed.items() if each.__module__.startswith("stormproof.")}
     assert {"LogEntry", "RoleChange", "Beating", "StateTransfer", "Subscriber"} <= set(ours)
     missing = {name: where for name, where in ours.items() if name not in stormproof.__all__}

@@ -21,7 +21,7 @@ from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import ANSWER_SECONDS, Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import ANSWER_SECONDS, BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 SINGLE, PAIR = "single", "pair"
@@ -68,6 +68,7 @@ class ActiveMQ(ShellSystem):
         Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
     )
     options = (
+        BINARY,
         Option("mode", SINGLE, "one broker, or a master and a slave with a store in common", (SINGLE, PAIR)),
         Option("sync", "always", "journalDiskSyncStrategy: when the journal is synced",
                ("always", "periodic", "never")),
@@ -120,7 +121,7 @@ class ActiveMQ(ShellSystem):
             "java", f"-Xmx{machine.option('memory')}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
             f"-Dlog4j.configuration=file:{machine.folder}/log4j.properties",
             f"-Dactivemq.home={HOME}", f"-Dactivemq.base={machine.folder}", f"-Dactivemq.data={machine.data}",
-            "-jar", f"{HOME}/bin/activemq.jar", "start", f"xbean:file:{machine.folder}/activemq.xml",
+            "-jar", machine.binary(f"{HOME}/bin/activemq.jar"), "start", f"xbean:file:{machine.folder}/activemq.xml",
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:

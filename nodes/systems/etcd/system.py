@@ -13,7 +13,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.node_logs import LogLine, parse_time
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 
@@ -29,6 +29,7 @@ class Etcd(ShellSystem):
     max_nodes = 7
     leading_roles, joined_roles = ("leader",), ("follower",)
     options = (
+        BINARY,
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
         Option("election_timeout", 1000, "milliseconds without a heartbeat after which an election begins"),
         Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
@@ -40,7 +41,7 @@ class Etcd(ShellSystem):
         here, peers = machine.address, [f"{name}=http://{machine.address_of(name)}:{PEER_PORT}"
                                         for name in machine.replicas]  # fmt: skip
         return [
-            "etcd", "--name", machine.name, "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
+            machine.binary("etcd"), "--name", machine.name, "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
             "--listen-client-urls", f"http://{here}:{self.port}", "--advertise-client-urls", f"http://{here}:{self.port}",
             "--listen-peer-urls", f"http://{here}:{PEER_PORT}", "--initial-advertise-peer-urls",
             f"http://{here}:{PEER_PORT}", "--initial-cluster", ",".join(peers), "--initial-cluster-state", "new",

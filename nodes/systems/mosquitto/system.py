@@ -15,7 +15,7 @@ from stormproof.contracts.protocol_client import BrokerSetup
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d): (.*)")
@@ -31,6 +31,7 @@ class Mosquitto(ShellSystem):
     max_nodes = 1
     guarantees = GUARANTEES
     options = (
+        BINARY,
         Option("persistence", True, "whether sessions are written to disk at all"),
         Option("autosave_interval", 1800, "seconds between two writes of all sessions (changes: autosave_on_changes)"),
         Option("autosave_on_changes", False, "whether autosave_interval counts changes instead of seconds"),
@@ -47,7 +48,7 @@ class Mosquitto(ShellSystem):
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of the broker with its configuration file."""
-        return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]
+        return [machine.binary("mosquitto"), "-c", f"{machine.folder}/mosquitto.conf"]
 
     def files(self, machine: Machine) -> Mapping[str, str]:
         """Return the configuration; ``user root``, since the folder belongs to the user that runs the test."""

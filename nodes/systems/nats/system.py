@@ -20,7 +20,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 ROUTE_PORT = 6222
@@ -43,6 +43,7 @@ class Nats(ShellSystem):
     max_nodes = 5
     guarantees = PROTOCOL.guarantees
     options = (
+        BINARY,
         Option("replicas", 1, "servers that have each stream: 1 or 3"),
         Option("sync_interval", "2m", "time between syncs of streams to disk, or `always`; 2m is the server's default"),
     )
@@ -69,7 +70,7 @@ class Nats(ShellSystem):
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of the server with its configuration file."""
-        start = f"chmod +x ./{PROGRAM} && exec ./{PROGRAM} -c nats.conf"
+        start = f"chmod +x ./{PROGRAM} && exec {machine.binary(f'./{PROGRAM}')} -c nats.conf"
         return ["sh", "-c", start]
 
     async def status(self, machine: Machine) -> NodeStatus:

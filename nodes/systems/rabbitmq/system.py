@@ -17,7 +17,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.errors import BackendError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 
 STOMP_PORT, AMQP_PORT, DISTRIBUTION_PORT = 61613, 5672, 25672
 PROGRAM = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
@@ -46,6 +46,7 @@ class RabbitMQ(ShellSystem):
     max_nodes = 5
     guarantees = GUARANTEES
     options = (
+        BINARY,
         Option("queues_are", QUORUM, "the kind of the queues", (CLASSIC, MIRRORED, QUORUM)),
         Option("partition_handling", "pause_minority", "cluster_partition_handling",
                ("ignore", "pause_minority", "autoheal")),
@@ -61,7 +62,7 @@ class RabbitMQ(ShellSystem):
         """Return the server's command, which stays the parent of Erlang's machine; it starts epmd first, which a fresh
         network lacks.
         """
-        start = f"chmod 400 .erlang.cookie; epmd -daemon; exec {PROGRAM}"
+        start = f"chmod 400 .erlang.cookie; epmd -daemon; exec {machine.binary(PROGRAM)}"
         return ["sh", "-c", start]
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:

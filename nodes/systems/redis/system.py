@@ -19,7 +19,7 @@ from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 SINGLE, SENTINEL = "single", "sentinel"
@@ -42,6 +42,7 @@ class Redis(ShellSystem):
     leading_roles, joined_roles = ("master",), ("slave",)
     guarantees = PROTOCOL.guarantees
     options = (
+        BINARY,
         Option("mode", SINGLE, "one server, or a master and replicas that sentinels watch", (SINGLE, SENTINEL)),
         Option("appendonly", "no", "whether there is a log of all writes on disk", ("no", "yes")),
         Option("appendfsync", "everysec", "when that log is synced", ("always", "everysec", "no")),
@@ -77,7 +78,8 @@ class Redis(ShellSystem):
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command; both programs read a configuration file, and write changes to it."""
         name = SENTINEL if program == SENTINEL else "server"
-        return [f"redis-{name}", f"{machine.folder}/redis-{name}.conf"]
+        usual = f"redis-{name}"
+        return [usual if name == SENTINEL else machine.binary(usual), f"{machine.folder}/redis-{name}.conf"]
 
     def files(self, machine: Machine) -> Mapping[str, str]:
         """Return the configurations, by which the first replica is the first master."""

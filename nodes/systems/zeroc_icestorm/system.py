@@ -17,7 +17,7 @@ from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, UsageError
 from stormproof.node_logs import LogLine
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
 NORMAL = "normal"
@@ -43,6 +43,7 @@ class ZerocIceStorm(ShellSystem):
     provides = frozenset({"events"})
     guarantees = GUARANTEES
     options = (
+        BINARY,
         Option("master_timeout", 2, "IceStorm.Election.MasterTimeout in seconds (IceStorm's default: 10)"),
         Option("election_timeout", 2, "IceStorm.Election.ElectionTimeout in seconds (IceStorm's default: 10)"),
         Option("response_timeout", 2, "IceStorm.Election.ResponseTimeout in seconds (IceStorm's default: 10)"),
@@ -56,7 +57,7 @@ class ZerocIceStorm(ShellSystem):
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of IceBox, which loads the service."""
-        return ["icebox", f"--Ice.Config={machine.folder}/ice.conf"]
+        return [machine.binary("icebox"), f"--Ice.Config={machine.folder}/ice.conf"]
 
     def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
         """Return the environment, which fixes the time zone and language of its log."""
