@@ -351,8 +351,7 @@ class ShellCluster(Cluster):
         return f"{self.unsure}; {told}" if self.unsure else told
 
     async def prepare(self) -> None:
-        """Call the system's hook, and then those that report facts, so that a result of a wrong type is told at once.
-        """
+        """Call the system's hook; then ask for leaders, so that a result of a wrong type ends the start."""
         await self.system.prepare(self)
         for witness in self.leader_witnesses:
             await self._leaders_told(witness)

@@ -268,7 +268,7 @@ async def _lock(bench: Bench) -> str:
         second = await trying
     finally:
         trying.cancel()
-    if not (isinstance(first, int) and isinstance(second, int) and second > first):
+    if (first, second) != (None, None) and not (type(first) is type(second) is int and second > first):
         raise Broken(f"the second holder's token {second!r} is not above the first one's {first!r}")
     await waiting.call(waiting.connection.release(name))
     return f"one holder at a time, tokens {first} and {second}"

@@ -126,8 +126,7 @@ class Bench:
         return self.cluster.queue_connection() is not None
 
     def announced(self, kind: str) -> str:
-        """Return one of the names that the system was told before its start (``queues``, ``logs``, ``registers``,
-        ``locks``) and that no other item uses."""
+        """Return a name from ``Demands`` (``queues``, ``logs``, ``registers``, ``locks``) that no other item uses."""
         number = self._used[kind] = self._used.get(kind, 0) + 1
         names: Sequence[str] = getattr(self.cluster.demands, kind)
         return names[number - 1]

@@ -7,8 +7,19 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from harness.contract.core import HEALTHY_SECONDS, Bench, BenchClient, Broken, ContractItem, NotClaimed, quietly, told
+from harness.contract.core import (
+    HEALTHY_SECONDS,
+    Bench,
+    BenchClient,
+    Broken,
+    ContractItem,
+    NotClaimed,
+    TookTooLong,
+    quietly,
+    told,
+)
 from harness.contract.data_kinds import TAKE_SECONDS, DataKind, QueueKind, kind_of
+from harness.contract.pitfalls import observe_start
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, PAUSED, RUNNING
 from stormproof.contracts.client import NotDone
@@ -42,8 +53,10 @@ async def _start(bench: Bench) -> str:
         healthy.cancel()
     if not healthy.result():
         raise Broken(f"it is not healthy after {HEALTHY_SECONDS:g} s: {await bench.cluster.describe()}")
+    took = time.monotonic() - began
+    await observe_start(bench)
     await _demand_running(bench)
-    return f"healthy after {time.monotonic() - began:.1f} s"
+    return f"healthy after {took:.1f} s"
 
 
 async def _demand_running(bench: Bench) -> None:
@@ -264,7 +277,8 @@ async def _not_done(bench: Bench) -> str:
         raise Broken(f"{verb}() returned while every node was paused: no node can have confirmed it")
     if isinstance(error, NotDone) and facts["body"] in facts["found"]:
         raise Broken(f"{verb}() to paused nodes raised NotDone ({told(error)}), but it was done after they continued")
-    return f"{verb}() to paused nodes: {type(error).__name__}, and it was {'' if _late(facts) else 'not '}done later"
+    end = "no answer" if isinstance(error, TookTooLong) else type(error).__name__
+    return f"{verb}() to paused nodes: {end}, and it was {'' if _late(facts) else 'not '}done later"
 
 
 def _late(facts: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
+from harness.contract import pitfalls
 from harness.contract.clients import ITEMS, LOGS, MOST_HOSTS, REGISTERS, WATCHES
 from harness.contract.core import FAILED, OK, SKIPPED, Bench, ContractItem, ItemOutcome, tried
 from harness.contract.node_contract import BEGIN, END
@@ -34,7 +35,7 @@ from workloads.log_client import log_name
 from workloads.messages import queue_name
 from workloads.register_client import register_name
 
-ALL = (*BEGIN, *ITEMS, *END)
+ALL = (*BEGIN, *pitfalls.BEGIN, *ITEMS, *pitfalls.ITEMS, *END, *pitfalls.END)
 """The contract's items, in the order of the tests."""
 _MANY = len(ALL) + MOST_HOSTS
 """The number of names of the main kind of object. Each item needs one at most, except for one item that needs

@@ -61,7 +61,8 @@ def test_an_adapter_that_keeps_it() -> None:
     assert not [each for each in items.values() if each.status == FAILED]
     assert items["redelivery"].told.startswith("comes again after an operator has released")
     assert {name for name, each in items.items() if each.status == SKIPPED} == {
-        "give-back", "read-write", "cas", "lock", "log", "events", "watch", "time_of"}
+        "give-back", "read-write", "cas", "lock", "log", "events", "watch", "time_of",
+        "tokens", "tokens-kept", "heartbeat", "data"}
 
 
 @real
@@ -71,7 +72,7 @@ def test_each_mistake_is_told_where_it_was_made() -> None:
     items = check(f"{BROKEN}:Mistaken")
     failed = {name: each for name, each in items.items() if each.status == FAILED}
     assert set(failed) == {"connect-from", "depth-unacknowledged", "redelivery", "close", "leaders", "pause-status",
-                           "kill", "send-to-dead", "parse_line", "role_change"}  # fmt: skip
+                           "kill", "send-to-dead", "parse_line", "role_change", "leader-serves"}  # fmt: skip
     assert "broken_adapters.py" in failed["connect-from"].where and "local_addr" in failed["connect-from"].advice
     assert "Connection.send" in failed["send-to-dead"].where
 

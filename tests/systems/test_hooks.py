@@ -14,7 +14,7 @@ import pytest
 
 import stormproof
 from harness.contract.core import FAILED, Bench, ContractItem, tried
-from harness.run.settings import convert_options, declared_options
+from harness.run.settings import convert_options, declared_options, make_test
 from harness.run.system_calls import SystemCalls
 from nodes.systems.catalog import SYSTEMS
 from stormproof.apart import Apart
@@ -239,3 +239,30 @@ async def test_a_librarys_time_out_in_prepare_is_told_as_it_is() -> None:
         await calls.carry_out("preparing it", fails(), 30.0)
     with pytest.raises(StormproofError, match="took too long"):
         await calls.carry_out("preparing it", asyncio.sleep(9), 0.05)
+
+
+class Unbound(Mine):
+    """A system whose clients' library can't bind."""
+
+    name = "unbound"
+
+    def clients_in_places(self, test: stormproof.Test) -> bool:
+        return True
+
+
+def planned(**settings: str) -> stormproof.Test:
+    return make_test(system="unbound", workload="queue", nemesis="partition", backend="local", nodes=3,
+                     time_limit=10.0, rate=10.0, seed=1, settings=settings)  # fmt: skip
+
+
+def test_clients_that_cannot_bind_stand_outside_where_there_are_no_networks_for_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = SYSTEMS.load
+    monkeypatch.setattr(SYSTEMS, "load", lambda name: Unbound() if name == "unbound" else load(name))
+    assert planned().options["clients"] == "beside", "this backend has networks for them"
+    monkeypatch.setattr("harness.run.deployment.ClientPlaces", type("None_", (), {}))
+    assert planned().options["clients"] == "outside"
+    assert "--set clients=outside: clients of unbound can't bind" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="clients=outside"):
+        planned(clients="beside")
