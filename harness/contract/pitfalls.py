@@ -184,8 +184,9 @@ async def _heartbeat(bench: Bench) -> str:
     stalled = asyncio.create_task(holder.connection.stand_still(2 * limit))
     try:
         if not await get(2 * limit):
-            raise Broken(f"after {2 * limit:g} s of stand_still() the holder still has "
-                         f"{'the lock' if locks else 'its message'}: the system does not miss its heartbeats")  # fmt: skip
+            held = "the lock" if locks else "its message"
+            raise Broken(f"after {2 * limit:g} s of stand_still() the holder still has {held}: the system does not "
+                         "miss its heartbeats")  # fmt: skip
     finally:
         stalled.cancel()
         await asyncio.wait([stalled])
