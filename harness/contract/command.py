@@ -79,7 +79,7 @@ def check_client(command: str, broker: str | None, as_json: bool) -> int:
     """Test whether a client program keeps the protocol, and print the outcome of each item. Return the exit status.
 
     Raises:
-        UsageError: there is no such program, or ``broker`` is not HOST:PORT.
+        UsageError: the program does not exist, or ``broker`` is not HOST:PORT.
     """
     from harness.contract.program_check import check_program
 

@@ -99,7 +99,7 @@ class ProgramBench(Bench):
         return self._names_left[kind].pop()
 
     def overrides(self, hook: str) -> bool:
-        """Return False: there is no system."""
+        """Return False: a program has no hooks."""
         return False
 
     async def client(self, place: int = 0, *, patience: float = CALL_SECONDS) -> BenchClient:
@@ -227,7 +227,7 @@ WITH_BROKER = (
 
 async def check_program(command: str, broker: tuple[str, int] | None, access: Access,
                         tell: Callable[[ItemOutcome], None]) -> None:  # fmt: skip
-    """Test a client program, item by item. Raises UsageError if there is no such program."""
+    """Test a client program, item by item. Raises UsageError if the program does not exist."""
     bench = ProgramBench(command, Broker("n1", *broker) if broker else None, access)
     for item in (*FORM, *WITH_BROKER):
         bench.errors.clear()

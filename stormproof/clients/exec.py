@@ -255,7 +255,7 @@ class ExecClient(ProtocolClient):
         """Return the features that the program announces.
 
         Raises:
-            UsageError: there is no program, or it does not keep the protocol.
+            UsageError: the option names none, or the program does not keep the protocol.
         """
         return _hello_of(_command(options)).can & set(FEATURES)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -17,7 +19,10 @@ from loopback import free_ports
 
 from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
 from harness.contract.program_check import FORM, WITH_BROKER, check_program
-from stormproof.contracts.protocol_client import Access
+from stormproof.clients import exec as exec_client
+from stormproof.clients.exec import connect_values
+from stormproof.clients.program import Hello
+from stormproof.contracts.protocol_client import Access, BrokerSetup
 
 pytestmark = pytest.mark.requirement("H26", part=True)
 
@@ -116,3 +121,20 @@ def test_the_pages_client_with_a_broker() -> None:
 def _command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "stormproof", "client", "check", *words], capture_output=True,
                           text=True, timeout=120, check=False, env={**os.environ, "COLUMNS": "200"})  # fmt: skip
+
+
+def test_the_page_has_the_program_as_it_is_tested() -> None:
+    page = (CLIENT.parents[2] / "clients.md").read_text()
+    assert f"```python\n{CLIENT.read_text()}```\n" in page
+
+
+def test_the_page_names_every_request_and_field() -> None:
+    """The tables have what the code sends, and the first line's fields."""
+    page = (CLIENT.parents[2] / "clients.md").read_text()
+    requests = set(re.findall(r'_(?:ask|nothing|truth)\(\s*"(\w+)"', Path(exec_client.__file__).read_text()))
+    requests |= {"ack", "give_back", "close", "connect"}
+    fields = [field.name for field in dataclasses.fields(Hello) if field.name != "can"]
+    told = connect_values(BrokerSetup([]))
+    for word in (*requests, *fields, *told, "stormproof", "can"):
+        assert f"`{word}`" in page, word
+    assert requests >= {"send", "take", "depth", "append", "read", "write", "cas", "acquire", "give_up", "release"}

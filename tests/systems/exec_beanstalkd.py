@@ -61,5 +61,6 @@ class Placed(_docs.Beanstalkd):  # type: ignore[misc, name-defined]
         client = cluster.test.options["client"]
         if client in ("here", "outside"):
             return Unbound()
-        kind: ProtocolClient = EXEC if client == "program" else in_program(f"{Path(__file__).stem}:LIBRARY", LIBRARY)
+        library = in_program(f"tests.systems.{Path(__file__).stem}:LIBRARY", LIBRARY)
+        kind: ProtocolClient = EXEC if client == "program" else library
         return kind.connection(cluster.broker_setup(command=f"{sys.executable} {CLIENT}"))

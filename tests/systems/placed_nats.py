@@ -9,26 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import stormproof
-from nodes.systems.nats.client import NatsConnection
 from nodes.systems.nats.system import Nats
+from stormproof.clients import nats
 from stormproof.clients.exec import in_program
-from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
+from stormproof.contracts.protocol_client import BrokerSetup
 
 
-class Unbound(NatsConnection):
+class Unbound(nats.NatsConnection):
     async def connect(self, host: str, port: int, local: str) -> None:
         await super().connect(host, port, "")
 
 
-class Library(ProtocolClient):
+class Library(nats.Nats):
     name = "unbound-nats"
-    summary = "NATS, by a library that can't bind"
-    port = 4222
-    provides = frozenset({"queues", "logs"})
     binds = False
 
     def connection(self, setup: BrokerSetup) -> Any:
-        return Unbound()
+        return Unbound(setup.access)
 
 
 LIBRARY = Library()
@@ -42,6 +39,6 @@ class PlacedNats(Nats):
         return bool(test.options["client"] == "library")
 
     def connection(self, cluster: stormproof.ShellCluster) -> Any:
-        if cluster.test.options["client"] == "outside":
-            return Unbound()
-        return in_program(f"{Path(__file__).stem}:LIBRARY", LIBRARY).connection(cluster.broker_setup())
+        library = in_program(f"tests.systems.{Path(__file__).stem}:LIBRARY", LIBRARY)
+        kind = LIBRARY if cluster.test.options["client"] == "outside" else library
+        return kind.connection(cluster.broker_setup())
