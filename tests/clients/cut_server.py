@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,10 +74,10 @@ class Cutter:
 
 
 @asynccontextmanager
-async def serving(script: Script, cut: Cut) -> AsyncIterator[Cutter]:
+async def serving(script: Script, cut: Cut, tls: ssl.SSLContext | None = None) -> AsyncIterator[Cutter]:
     """A server at a free port of 127.0.0.1."""
     cutter = Cutter(script, cut)
-    server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0, ssl=tls)
     cutter.port = server.sockets[0].getsockname()[1]
     try:
         yield cutter
