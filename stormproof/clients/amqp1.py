@@ -14,7 +14,7 @@ Sources: OASIS AMQP 1.0, part 2 (transport) and part 3 (messaging).
 An acknowledgement is sent unsettled, and is confirmed when the broker settles the delivery (2.6.12, *Transferring A
 Message*). RabbitMQ ends a session that sends such a disposition as Proton encodes it: without *settled*, whose default
 is false (2.7.6). To RabbitMQ, it is sent settled, and the answer to the next request in the session confirms it: the
-broker handles a session's frames in order. A failed take has removed nothing: the broker redelivers every
+broker handles a session's frames in order. A message is given back in this way to all brokers. A failed take has removed nothing: the broker redelivers every
 unacknowledged message. AMQP 1.0 has no request for a queue's depth, for declaring or deleting a queue, or for lifting a
 delivery limit.
 """  # noqa: E501
@@ -184,7 +184,7 @@ class Amqp1Connection:
         async def settled(state: int) -> None:
             self._demand()
             delivery.update(state)
-            if self._product == _RABBITMQ:
+            if self._product == _RABBITMQ or state == State.RELEASED:  # ActiveMQ never settles what was released
                 delivery.settle()
                 self._turn()
                 await self._fence(queue)

@@ -167,8 +167,10 @@ async def test_outcomes(state: int | None, ends: str) -> None:
         assert await outcome(connection(), cutter.port, send) == ends
 
 
-@pytest.mark.parametrize(("product", "settled"), [("", False), ("RabbitMQ", True)])
-async def test_how_a_message_is_settled(product: str, settled: bool) -> None:
+@pytest.mark.parametrize(("product", "acknowledged", "settled"), [
+    ("", True, False), ("RabbitMQ", True, True), ("", False, True), ("RabbitMQ", False, True),
+])  # fmt: skip
+async def test_how_a_message_is_settled(product: str, acknowledged: bool, settled: bool) -> None:
     script = Amqp1Script(holds=b"1/2", product=product, version="3.10")
     async with serving(script, Cut()) as cutter:
         client = connection()
@@ -176,9 +178,9 @@ async def test_how_a_message_is_settled(product: str, settled: bool) -> None:
         delivery = await client.take("q0", 5.0)
         assert delivery is not None and delivery.give_back is not None and delivery.number is None
         assert delivery.came is not None and delivery.came <= asyncio.get_running_loop().time()
-        await delivery.give_back()
+        await (delivery.ack() if acknowledged else delivery.give_back())
         await client.close()
-    assert script.settled == [("RELEASED", settled)]
+    assert script.settled == [("ACCEPTED" if acknowledged else "RELEASED", settled)]
 
 
 @pytest.mark.parametrize(("product", "version", "address", "used"), [
