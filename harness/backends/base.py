@@ -83,6 +83,10 @@ class ShellBackend(Backend):
     async def _connect(self, node: str) -> ShellChannel:
         """Open a channel to a new root shell on the node, with errors merged into its output."""
 
+    async def open_shell(self, node: str) -> ShellChannel:
+        """Open a root shell on a node, for a person."""
+        return await self._connect(node)
+
     def address(self, name: str) -> str:
         """Return the IP address of a node or of a client host (to which a client binds its sockets).
 

@@ -181,7 +181,7 @@ class KeptNodes:
         backend, node = self._cluster.backend, str(order["node"])
         if not isinstance(backend, ShellBackend) or node not in self._cluster.topology.machines:
             raise UsageError(f"unknown node {node!r} (known: {', '.join(self._cluster.topology.machines)})")
-        channel = await backend._connect(node)
+        channel = await backend.open_shell(node)
         try:
             if order.get("terminal"):
                 rows, columns = (int(order[side]) for side in ("rows", "columns"))

@@ -25,7 +25,7 @@ from harness.backends.base import CALL_LIMIT, gather_all
 from harness.backends.clock_machines import has_library
 from harness.backends.compose import settings
 from harness.backends.compose.adapt import Adapted, adapt, scale_of
-from harness.backends.compose.bridge_filter import BridgeFilter, Ports, table_of, tables
+from harness.backends.compose.bridge_filter import BridgeFilter, Ports, leftover_tables, table_of
 from harness.backends.compose.clocks import ComposeClocks
 from harness.backends.compose.command import Project, compose_command
 from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names
@@ -34,7 +34,7 @@ from harness.backends.compose.ports import EventWatch, probe_addresses
 from harness.backends.compose.user_commands import ComposeCommands
 from harness.backends.disk_control import can_share_mounts
 from harness.backends.docker import connect
-from harness.backends.docker_leftovers import LABEL_RUN, leftover, owner_labels, reason_of, remove_run
+from harness.backends.docker_leftovers import owner_labels, reason_of, remove_run
 from harness.backends.docker_networks import bridge_name, container_name
 from harness.backends.launch import find_tool
 from harness.backends.local import PipeChannel
@@ -148,25 +148,7 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
     def leftovers() -> Sequence[Leftover]:
         """Return the rules of all runs' cuts. What carries labels is found by the backend `docker`, since they are the
         same; a run's rules are known by its networks."""
-        there = tables()
-        if not there:
-            return ()
-        try:
-            client = docker.from_env(timeout=_RELEASE_SECONDS)  # type: ignore[arg-type]
-            try:
-                networks = client.api.networks(filters={"label": LABEL_RUN})
-            finally:
-                client.close()
-        except DockerException:
-            return ()
-        found = {str(each["Labels"][LABEL_RUN]): each for each in networks}
-
-        def remove(_: docker.DockerClient, name: str) -> bool:
-            BridgeFilter(name).remove()
-            return True
-
-        return [leftover(f"nftables table {table_of(run)}", {"Labels": each["Labels"], "Name": table_of(run)}, remove)
-                for run, each in found.items() if table_of(run) in there]
+        return leftover_tables()
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
         """Create the project's networks, volumes and containers, and the client places; nothing is started yet.
@@ -460,11 +442,19 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         names = [*(machine.name for machine in self.composition.machines), *self._places]
         return Ports(dict(zip(names, await gather_all(of(name) for name in names), strict=True)))
 
+    async def open_shell(self, node: str) -> PipeChannel:
+        """Open a shell in a container, which needs to have one, for a person."""
+        return await PipeChannel.open(["nsenter", "--target", str(await self._pid_of(node)), "--all"])
+
     async def _connect(self, node: str) -> PipeChannel:
-        state = await self.containers.state(node)
-        if state.pid is None:
+        """Open a shell of this machine in a container's network."""
+        return await PipeChannel.open(["nsenter", f"--net=/proc/{await self._pid_of(node)}/ns/net"])
+
+    async def _pid_of(self, node: str) -> int:
+        pid = (await self.containers.state(node)).pid
+        if pid is None:
             raise BackendError(f"{node}: its container does not run")
-        return await PipeChannel.open(["nsenter", f"--net=/proc/{state.pid}/ns/net"])
+        return pid
 
     async def _reopen(self, node: str) -> None:
         """Let the next command on a machine enter its new network."""

@@ -13,9 +13,14 @@ import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import docker
+from docker.errors import DockerException
+
+from harness.backends.docker_leftovers import LABEL_RUN, leftover
 from harness.backends.docker_networks import bridge_name
 from stormproof.contracts.backend import Link
 from stormproof.errors import BackendError
+from stormproof.process_owner import Leftover
 
 _SECONDS = 10.0
 _PAIR = re.compile(r'"([^"]+)" \. "([^"]+)" counter packets (\d+)')
@@ -137,6 +142,29 @@ class BridgeFilter:
         done = _run(["nft", "-f", "-"], f"{script}\n")
         if done.returncode:
             raise BackendError(f"can't cut the project's links: {' '.join(done.stderr.split())[-300:]}")
+
+
+def leftover_tables() -> list[Leftover]:
+    """Return the tables of all runs, live or dead. A run's table is known by the labels of its networks."""
+    there = tables()
+    if not there:
+        return []
+    try:
+        client = docker.from_env(timeout=_SECONDS)  # type: ignore[arg-type]
+        try:
+            networks = client.api.networks(filters={"label": LABEL_RUN})
+        finally:
+            client.close()
+    except DockerException:
+        return []
+    found = {str(each["Labels"][LABEL_RUN]): each for each in networks}
+
+    def remove(_: docker.DockerClient, name: str) -> bool:
+        BridgeFilter(name).remove()
+        return True
+
+    return [leftover(f"nftables table {table_of(run)}", {"Labels": each["Labels"], "Name": table_of(run)}, remove)
+            for run, each in found.items() if table_of(run) in there]
 
 
 def _run(argv: list[str], script: str = "") -> subprocess.CompletedProcess[str]:
