@@ -27,7 +27,7 @@ _LEAVE_SECONDS = 5.0
 
 
 class Stage:
-    """The commands of a run, and what is known of the ones that were started.
+    """The commands of a run, and the state of those that were started.
 
     ``over`` ends the drivers and anytime commands that run. ``incomplete`` counts the commands that did not run to
     their end.
@@ -46,10 +46,10 @@ class CommandClient:
         self._stage = stage
 
     async def open(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: a command needs no connection."""
 
     async def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing: a command needs no connection."""
 
     async def invoke(self, op: Op) -> Op:
         """Execute the command with number ``op.key``, or end all that run.

@@ -43,7 +43,7 @@ class SdkReader:
         self.setup = ""
         """The service that said that the setup is complete."""
         self.unreadable = 0
-        """Lines that are no JSON object, or no assertion."""
+        """Lines that are neither a JSON object nor a valid assertion."""
         self.left_out = 0
         """Assertions beyond ``MOST``."""
         self._found: dict[str, Assertion] = {}

@@ -1,7 +1,7 @@
 """Test templates: folders of commands whose names say when each may run.
 
 The names are Antithesis's (https://antithesis.com/docs/test_templates/test_composer_reference/): TEMPLATE/PREFIX_NAME.
-Files whose names begin with ``helper_`` are no commands. docs/compose-commands.md says what each prefix means here.
+Files whose names begin with ``helper_`` are not commands. docs/compose-commands.md says what each prefix means here.
 """
 
 from __future__ import annotations

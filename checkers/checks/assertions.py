@@ -23,12 +23,13 @@ def assertions_of(run: Run) -> Sequence[Mapping[str, Any]]:
         HistoryError: one is of another form.
     """
     found = run.info.get("assertions") or []
-    if not isinstance(found, list) or not all(map(_is_assertion, found)):
+    if not isinstance(found, list) or not all(map(is_assertion, found)):
         raise HistoryError("the run's description has assertions of a form that is unknown")
     return found
 
 
-def _is_assertion(found: object) -> bool:
+def is_assertion(found: object) -> bool:
+    """Return whether an entry of a run's description has the form of an assertion."""
     return isinstance(found, dict) and found.get("type") in (ALWAYS, SOMETIMES, REACHABILITY) and all(
         isinstance(found.get(name), int) for name in ("hits", "passes", "fails")) and isinstance(
         found.get("must_hit"), bool) and isinstance(found.get("message"), str)

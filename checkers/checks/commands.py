@@ -54,7 +54,7 @@ def _ended(run: Run, row: int) -> Ended:
         return Ended(row, kind, ENDED)
     if error.startswith(NOT_STARTED):
         return Ended(row, kind, UNSTARTED)
-    if h.value[row] <= 0:  # nobody knows its exit status
+    if h.value[row] <= 0:  # its exit status is unknown
         return Ended(row, kind, OPEN)
     faults = hits(run, str(h.node.at(row)), int(h.time[h.partner[row]]), int(h.time[row]))
     return Ended(row, kind, HIT if faults else FAILED, faults)

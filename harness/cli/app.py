@@ -72,6 +72,7 @@ app.command(short_help="Show how two runs, or two nights, differ.")(judging.comp
 app.command(short_help="Query a whole store with SQL.")(asking.query)
 app.command("spark-env", short_help="Pack what a Spark cluster's workers need.")(asking.spark_env)
 app.command("list", short_help="Show all names and settings.")(judging.list_names)
+app.command(short_help="Show the SDK assertions of test commands over a store's runs.")(judging.assertions)
 app.command(short_help="Write reports and the index again.")(judging.report)
 app.command(short_help="Serve index and reports on loopback.")(judging.serve)
 app.command(short_help="Run a matrix of tests, and report new kinds of failure.")(nights.nightly)

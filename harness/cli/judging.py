@@ -170,3 +170,11 @@ def serve(
     set_max_history(max_history)
     knowns = known_failures(None, None)
     serve_store(Path(store), host, port, note_log_events, lambda where: write_others(where, knowns))
+
+
+def assertions(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+    """Show the assertions that programs made with Antithesis's SDK in a store's runs, and those that no run reached."""
+    from harness.store.assertions import answer
+    from stormproof.store import Store
+
+    print_answer(as_json, *answer(Store(store)))

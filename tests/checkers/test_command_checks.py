@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from checker_histories import Row, op, run_of
+from checker_histories import Row, op, run_of, store_run
 
 from checkers.checks import assertions, commands
 from checkers.run import Run
 from checkers.run_check import judge
 from checkers.verdict import CheckVerdict, Verdict
+from harness.store.assertions import answer
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.history.ledger import FaultWindow
+from stormproof.store import Store
 from workloads import command_client, test_templates
 from workloads.sdk_assertions import ALWAYS, REACHABILITY, SOMETIMES, SdkReader
 
@@ -185,3 +188,35 @@ def test_a_description_with_other_assertions_is_unknown(found: Any) -> None:
 
 def test_too_many_assertions_are_never_valid() -> None:
     assert judged(GOOD, assertions=[], sdk_left_out=1).verdict == UNKNOWN
+
+
+@pytest.mark.parametrize(("start", "end", "met"), [(2, 4, True), (3, None, True), (30, 40, False)])
+def test_a_run_whose_faults_met_no_command_is_unknown(start: int, end: int | None, met: bool) -> None:
+    verdict = judged(GOOD, kill("redis", start, end))
+    assert verdict.verdict == (VALID if met else UNKNOWN)
+    assert met or "no command ran while a fault was in force" in verdict.sentence
+
+
+def test_assertions_over_a_store(tmp_path: Path) -> None:
+    def stored(number: int, compose: str, *lines: str) -> None:
+        reader = SdkReader()
+        for line in lines:
+            reader.take("client", line)
+        name = f"2026112{number}T000000-any-commands-commands-1-000{number}"
+        test = {"system": "any-commands", "workload": "commands", "nodes": 1, "nemesis": [], "seed": 1,
+                "options": {"compose": compose}}  # fmt: skip
+        store_run(tmp_path / name, GOOD, test=test, assertions=reader.found())
+
+    never, odd = said(SOMETIMES, False, hit=False, ident="never"), said(SOMETIMES, ident="odd")
+    stored(1, "/a.yml", never, odd)
+    stored(2, "/a.yml", never, said(SOMETIMES, False, hit=False, ident="odd"), said(ALWAYS, False, ident="sum"))
+    stored(3, "/b.yml", never)
+    data, lines = answer(Store(tmp_path))
+    assert lines == [
+        "/a.yml", "  Always: it is sum (w.py:7 f): broken in 1 run of 1, the last is "
+        "20261122T000000-any-commands-commands-1-0002",
+        "  Sometimes: it is never (w.py:7 f): not reached in 2 runs",
+        "  Sometimes: it is odd (w.py:7 f): reached in 1 of 2 runs",
+        "/b.yml", "  Sometimes: it is never (w.py:7 f): not reached in 1 run"]  # fmt: skip
+    assert [each["runs"] for each in data["assertions"]] == [1, 2, 2, 1]
+    assert answer(Store(tmp_path / "none"))[1] == ["no run of this store has assertions"]

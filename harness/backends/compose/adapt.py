@@ -227,7 +227,7 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
 
 def _give(service: dict[str, Any], changes: dict[str, Any], variables: Mapping[str, str], mount: Mapping[str, Any]
           ) -> None:
-    """Add variables and a mount to a service, and to what is told of its changes."""
+    """Add variables and a mount to a service, and to the override."""
     service["environment"] = {**_mapping(service.get("environment")), **variables}
     service["volumes"] = [*(service.get("volumes") or ()), _short_volume(mount)]
     changes["environment"] = {**changes.get("environment", {}), **variables}

@@ -45,6 +45,7 @@ _MACHINE_SECONDS = 0.5
 _POLL_SECONDS = 0.02
 _SIGNALLED = 128
 _NOT_EXECUTED = (126, 127)
+"""Statuses of files that can't be executed. If a script's interpreter is missing, Docker's runtime gives 1 or 255."""
 _LINE_BYTES = 1 << 20
 """Longer lines of the SDK are dropped: its libraries write one assertion a line."""
 
@@ -131,7 +132,7 @@ class ComposeCommands(ComposeDisks):
 
 
 class _Execution:
-    """One command in a container. It has a thread of its own, since it may take long."""
+    """One command in a container. A separate thread waits for it, since it may take long."""
 
     def __init__(self, client: docker.DockerClient, container: str, path: str, environment: Mapping[str, str]) -> None:
         self._api = client.api
@@ -185,7 +186,8 @@ class _Execution:
             for chunk in stream:
                 tail = (tail + chunk)[-TAIL_BYTES:]
         output, status = tail.decode("utf-8", "replace"), self._status()
-        if status in _NOT_EXECUTED and "OCI runtime exec failed" in output:
+        if (status in _NOT_EXECUTED and "OCI runtime exec failed" in output) or (
+                status and output.count("\n") == 1 and output.startswith(f"exec {self._path}: ")):  # fmt: skip
             raise NotStarted(" ".join(output.split())[-300:])
         return status, output
 
@@ -212,12 +214,12 @@ class _Execution:
         with contextlib.suppress(BackendError):
             while self._ident and time.monotonic() < deadline:
                 found = self._inspect()
-                if pid := int(found["Pid"] or 0):
+                if not found["Running"] and found["ExitCode"] is not None:
+                    return
+                if found["Running"] and (pid := int(found["Pid"] or 0)):
                     for each in (pid, *descendants(pid)):
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(each, signal.SIGKILL)
-                if not found["Running"] and found["ExitCode"] is not None:
-                    return
                 time.sleep(_POLL_SECONDS)
 
 

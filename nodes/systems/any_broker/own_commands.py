@@ -1,4 +1,4 @@
-"""A system that no client of ours speaks to: the commands of its own test templates use it."""
+"""A system that no client of ours speaks to: the commands of its test templates use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stormproof.test import Test
 
 
 class NoProtocol(ProtocolClient):
-    """A stand-in for a protocol: no client connects."""
+    """A stand-in for a protocol, without connections."""
 
     name = COMMANDS
     summary = "no client: the system is used by the commands of its test templates"
@@ -41,7 +41,7 @@ class CommandedCluster(AnyBrokerCluster):
                           serving=state == RUNNING, detail={"error": f"its container is {state}"})
 
     def queue_connection(self) -> Any:
-        """Return None: no client connects."""
+        """Return None: only commands use the system."""
         return None
 
 
