@@ -100,7 +100,8 @@ class CommandsWorkload(Workload):
         found = [(machine, folder, await machines.list_files(machine, folder))
                  for machine, folder in machines.command_folders()]  # fmt: skip
         rng, ending = test.rng("template"), str(test.options["ending"])
-        commands = chosen_template(templates_in(found), str(test.options["template"]), rng.randrange(1 << 30))
+        commands = chosen_template(templates_in(found), str(test.options["template"]), rng.randrange(1 << 30),
+                                   " or ".join(f"{folder} of {machine}" for machine, folder, _ in found))
         self._template = commands[0].template
         self._plan = plan_of(commands, "" if ending == ANY else ending, rng)
         if ending != ANY and not self._plan.ending:

@@ -71,14 +71,18 @@ def demand_runnable(template: str, commands: Sequence[Command]) -> None:
         raise UsageError(f"test template {template} has no command to run under faults; it needs one of {prefixes}")
 
 
-def chosen_template(templates: Mapping[str, tuple[Command, ...]], named: str, draw: int) -> tuple[Command, ...]:
+def chosen_template(templates: Mapping[str, tuple[Command, ...]], named: str, draw: int, where: str = ""
+                    ) -> tuple[Command, ...]:
     """Return the commands of the template with a name; of number ``draw`` modulo their number if no name is given.
+
+    ``where`` names the folders in which they were searched for.
 
     Raises:
         UsageError: there is none, or not that one; or it has nothing to run.
     """
     if not templates:
-        raise UsageError("--test-commands: none of these services has a test template with a command")
+        raise UsageError(f"--test-commands: there is no test template with a command in {where}; put commands into "
+                         "FOLDER/TEMPLATE/, and give another folder as SERVICE:FOLDER")
     name = named or list(templates)[draw % len(templates)]
     if name not in templates:
         raise UsageError(f"--set template={named}: no such test template (there are: {', '.join(templates)})")

@@ -24,6 +24,7 @@ from harness.backends.compose.backend import ComposeBackend
 from harness.backends.compose.settings import command_folders, composition_of
 from harness.backends.compose.user_commands import SdkOutput
 from harness.backends.image import ensure_image
+from harness.cli.composed import composed
 from nodes.systems.redis.system import REDIS
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.commands import NotStarted
@@ -271,6 +272,27 @@ def test_output_of_the_sdk_is_read_as_it_grows(tmp_path: Path) -> None:
     assert list(output.lines()) == [("a", '{"n": 3}')]
     output.remove()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("declared", "client", "named", "system", "commands"), [
+    ("{}", None, "c:/t", "any-commands", "c:/t"),
+    ("{test_commands: [c, d]}", None, None, "any-commands", "c,d"),
+    ("{test_commands: [c], client: redis}", None, "d", "any-redis", "d"),
+    ("{}", "redis", "c", "any-redis", "c"),
+])  # fmt: skip
+def test_test_commands_choose_system_and_workload(declared: str, client: str | None, named: str | None, system: str,
+                                                  commands: str, tmp_path: Path) -> None:
+    file = tmp_path / "compose.yml"
+    file.write_text(f"services: {{c: {{image: x}}, d: {{image: x}}}}\nx-stormproof: {declared}\n")
+    found = composed([file], None, None, None, client, named)
+    assert (found.system, found.workload, found.given["test_commands"]) == (system, "commands", commands)
+
+
+def test_without_client_and_test_commands_both_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "compose.yml"
+    file.write_text("services: {c: {image: x}}\n")
+    with pytest.raises(UsageError, match=r"--client NAME.*--test-commands SERVICE"):
+        composed([file], None, None, None, None)
 
 
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")

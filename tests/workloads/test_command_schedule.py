@@ -211,8 +211,8 @@ def test_templates_of_one_name_in_several_containers_are_one() -> None:
     (files("main/first_x", executable=False), "", "chmod"),
     (files("main/first_x", "main/finally_y"), "", "no command to run under faults"),
     (files("main/anytime_x"), "mian", "no such test template"),
-    ([], "", "none of these services has a test template"),
+    ([], "", "no test template with a command in /x of a"),
 ])  # fmt: skip
 def test_templates_that_can_not_run_are_refused(listed: list[ListedFile], named: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        chosen_template(templates_in([("a", "/x", listed)]), named, 0)
+        chosen_template(templates_in([("a", "/x", listed)]), named, 0, "/x of a")
