@@ -27,6 +27,11 @@ class WholeRun(Protocol):
         ...
 
     @property
+    def delivery_limit(self) -> str:
+        """As ``Run.delivery_limit``."""
+        ...
+
+    @property
     def gone_queues(self) -> Mapping[int, tuple[int, int]]:
         """As ``Run.gone_queues``."""
         ...

@@ -65,6 +65,7 @@ class Rest:
     open_queues: Mapping[int, str]
     accounts: Mapping[int, float]
     gone_queues: Mapping[int, tuple[int, int]]
+    delivery_limit: str
 
 
 @dataclass
@@ -99,7 +100,7 @@ def judge_rest(run_dir: Path) -> Rest | Verdict:
                  for name in run.info.get("guarantees") or () if name not in CHECKS]  # fmt: skip
     decides = {name: decides for name, _, decides in asked}
     return Rest(run.name, outcomes, decides, counts_of(run), circumstances(run), run.open_queues if split else {},
-                run.accounts if split else {}, run.gone_queues if split else {})  # fmt: skip
+                run.accounts if split else {}, run.gone_queues if split else {}, run.delivery_limit)  # fmt: skip
 
 
 def _drawn(outcome: CheckOutcome) -> CheckOutcome:

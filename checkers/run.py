@@ -12,6 +12,7 @@ import numpy as np
 
 from checkers.account import Messages
 from checkers.history import read_history
+from checkers.kernels.queues import ACKED
 from checkers.kernels.rows import tally
 from checkers.queue_ends import EMPTY, QueueEnds
 from checkers.run_schema import LEDGER_DIGEST, demand_whole, ended_early
@@ -32,7 +33,7 @@ from stormproof.history.ledger import (
     read_standstills,
 )
 from stormproof.run_folder import LEDGER, read_run, written_by
-from stormproof.unnamed_takes import UNNAMED_TAKES
+from stormproof.unnamed_takes import DELIVERY_LIMIT, UNNAMED_TAKES
 from stormproof.vocabulary import ANY, FUNCTIONS, MESSAGES, TOPICS, TRANSACTIONS, TRANSFERS
 
 SECOND = 1_000_000_000
@@ -139,8 +140,37 @@ class Run:
 
     @property
     def open_queues(self) -> Mapping[int, str]:
-        """As ``QueueEnds.open``."""
-        return self._ends.open
+        """As ``QueueEnds.open``; also queues whose dead-letter queue was not drained."""
+        return {**self._undrained_dead_letters, **self._ends.open}
+
+    @property
+    def delivery_limit(self) -> str:
+        """The statement by which the system drops messages after a number of deliveries; empty: it does not."""
+        return str(self.info.get(DELIVERY_LIMIT) or "")
+
+    @cached_property
+    def dead_letters(self) -> Int64s:
+        """The values of the messages that were taken from dead-letter queues."""
+        h = self.history
+        taken = h.f.rows_with(vocabulary.DEAD_LETTER) & np.isin(h.kind, (vocabulary.OK, vocabulary.INFO))
+        return np.unique(h.value[taken & (h.value >= 0)])
+
+    @cached_property
+    def _undrained_dead_letters(self) -> Mapping[int, str]:
+        if not self.delivery_limit:
+            return {}
+        h = self.history
+        ends = np.flatnonzero(h.f.rows_with(vocabulary.DEAD_LETTER) & (h.kind != vocabulary.INVOKE))
+        last = {int(h.key[row]): row for row in ends.tolist()}
+        return {queue: f"its dead-letter queue was not drained ({self.delivery_limit})" for queue in self.queues
+                if queue not in last or not self.empty[last[queue]]}  # fmt: skip
+
+    @cached_property
+    def undelivered(self) -> Int64s:
+        """The confirmed messages that no consumer got, without dead letters."""
+        messages = self.messages
+        gone = np.flatnonzero((messages.state == ACKED) & (messages.deliveries == 0))
+        return gone[~np.isin(messages.value[gone], self.dead_letters)]
 
     @property
     def fenced_queues(self) -> frozenset[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED
 from stormproof.errors import HistoryError
 from stormproof.run_folder import BROKEN, RECORDED, RUN_FILE, RUNNING
-from stormproof.unnamed_takes import UNNAMED_TAKES
+from stormproof.unnamed_takes import DELIVERY_LIMIT, UNNAMED_TAKES
 
 DIGESTS = ("history_sha256", "history_file_sha256")
 LEDGER_DIGEST = "ledger_sha256"
@@ -188,6 +188,7 @@ _RUN: Mapping[str, Kind] = {
     "recovery": ("an object or null", _or_null(_is_object)),
     "abandoned": ("how many were abandoned, and the first of them", _are_abandoned),
     UNNAMED_TAKES: ("limits of takes by function", _are_limits),
+    DELIVERY_LIMIT: ("a text", lambda value: isinstance(value, str)),
     "livelock": _TEXT,
     "invariant_broken": ("what is known of a broken invariant", _is_broken_invariant),
     "bounds": ("bounds by name, each with seconds, formula and source", _are_bounds),
@@ -213,8 +214,8 @@ _RECOVERY: Mapping[str, Kind] = {"healthy": _TRUTH, "seconds": _NUMBER, "bound":
 _AFTER_REPAIR: Mapping[str, Kind] = {"after_repair": _OBJECT, "repair_errors": ("a list of texts", _is_texts)}
 
 _OPTIONAL = ("statuses", "exemptions", "subject", "phases", "recovery", "livelock", "invariant_broken",
-             "rest", "keeps", UNNAMED_TAKES, "abandoned", "clock_zero", "faults_planned", "failure", "bounds",
-             "role_changes")  # fmt: skip
+             "rest", "keeps", UNNAMED_TAKES, DELIVERY_LIMIT, "abandoned", "clock_zero", "faults_planned", "failure",
+             "bounds", "role_changes")  # fmt: skip
 """Fields that no verdict needs, or whose absence makes it stricter; if they exist, they must be of the right kind."""
 _OPTIONAL_OF_TEST = ("backend", "seed", "time_limit", "rate", "concurrency")
 _NOT_IN_1 = ("guarantees", "gates", "backend", "options")

@@ -14,6 +14,9 @@ from typing import Any
 UNNAMED_TAKES = "unnamed_takes"
 CRASHED, OPEN = "crashed", "open"
 
+DELIVERY_LIMIT = "delivery_limit"
+"""The field of run.json with the statement by which the system drops messages after a number of deliveries."""
+
 _USUAL: Mapping[str, int | None] = {CRASHED: 0, OPEN: None}
 """The limits if run.json has none: our clients acknowledge nothing before they have reported it."""
 

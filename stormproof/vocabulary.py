@@ -34,6 +34,9 @@ CREATES, DELETES, READS = "creates", "deletes", "reads"
 SWEEP = "sweep"
 """The function of a drain that fences end (``workloads.fenced_drain``), by a queue's last and only consumer."""
 
+DEAD_LETTER = "dead-letter"
+"""The function that takes a message from a dead-letter queue. It delivers nothing: a delivery limit dropped it."""
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -87,6 +90,8 @@ FUNCTIONS: Mapping[str, Verb] = {
         Verb("depth", DEPTH, noun=QUEUE, service=None, final=True),
         Verb(SWEEP, DRAIN, TAKES, QUEUE, pair=True, subject=MESSAGES, service="dequeue", final=True,
              counted="dequeue"),
+        Verb(DEAD_LETTER, noun=QUEUE, pair=True, service=None, final=True,
+             sentence="dead letter of {key}: {value}"),
         Verb("observe", noun=QUEUE, pair=True, service=None, sentence="observed: {value} of {key}"),
         Verb("attach", ATTACH, noun=SUBSCRIPTION, subject=TOPICS,
              sentence="request for durable subscription {key}"),

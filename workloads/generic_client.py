@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from nodes.timeouts import within
 from stormproof.contracts.client import (
+    DeadLettering,
     Delivery,
     EventConnection,
     NotDone,
@@ -27,7 +28,8 @@ from stormproof.contracts.cluster import Cluster
 from stormproof.operation import KEPT_BACK, NOT_FOUND, UNKNOWN_DEPTH, Op
 from stormproof.text import amount, reason, words_of
 from stormproof.timeout_scale import TIMEOUT_FACTOR
-from workloads.fenced_drain import FencedDrain
+from stormproof.vocabulary import DEAD_LETTER, SWEEP
+from workloads.fenced_drain import FencedDrain, is_fence
 from workloads.messages import decode_body, encode_body
 from workloads.options import CONNECT, HOME, in_order
 
@@ -38,7 +40,7 @@ START_SECONDS = 30.0 * TIMEOUT_FACTOR
 """The time limit for the start of a client program: that of a Java machine on a busy computer."""
 NOT_FOUND_PAUSE_SECONDS = 0.25
 """Pause in seconds between two requests for an object that was not found."""
-_REPEATED = ("dequeue", "drain", "sweep", "poll", "scan")
+_REPEATED = ("dequeue", "drain", SWEEP, DEAD_LETTER, "poll", "scan")
 """Functions that are requested again at once."""
 QUIET_SHARE = 0.25
 """The share of ``drain_patience`` after which a drain that gets nothing, and can't know the depth, leaves its queue to
@@ -92,7 +94,7 @@ class GenericQueueClient:
             await close_quietly(connection)
 
     async def invoke(self, op: Op) -> Op:
-        """Carry out ``enqueue``, ``dequeue``, ``drain``, ``depth`` or ``sweep``."""
+        """Carry out ``enqueue``, ``dequeue``, ``drain``, ``depth``, ``sweep`` or ``dead-letter``."""
         self._begun = asyncio.get_running_loop().time()
         self.unserved = False
         try:
@@ -129,7 +131,7 @@ class GenericQueueClient:
         if op.f == "depth":
             depth = await self._depth(connection, queue)
             return op.fail(UNKNOWN_DEPTH) if depth is None else op.ok(depth)
-        take = {"drain": self._drained, "sweep": self._swept}.get(op.f, self._poll)
+        take = {"drain": self._drained, SWEEP: self._swept, DEAD_LETTER: self._dead_letter}.get(op.f, self._poll)
         delivery = await take(connection, queue)
         if delivery is None:
             return op.fail("empty")
@@ -187,6 +189,19 @@ class GenericQueueClient:
             NotDone: a fence was not sent, or did not come back.
         """
         return await self.fences(connection, queue).next()
+
+    async def _dead_letter(self, connection: QueueConnection, queue: str) -> Delivery | None:
+        """Return the next message of a dead-letter queue, except fences; None if it is empty. Raises as ``_swept``."""
+        assert isinstance(connection, DeadLettering)
+        name = connection.dead_letter_queue.replace("{queue}", queue)
+        while True:
+            try:
+                found = await self._drained(connection, name)
+            except NoDepth:
+                found = await self._swept(connection, name)
+            if found is None or not is_fence(found.body):
+                return found
+            await self._bounded(found.ack())
 
     def fences(self, connection: QueueConnection, queue: str) -> FencedDrain:
         """Return the fences of a queue on this connection."""

@@ -33,7 +33,7 @@ from stormproof.generator import (
 )
 from stormproof.operation import FAIL, INVOKE, UNKNOWN_DEPTH, Op
 from stormproof.test import Test
-from stormproof.vocabulary import SWEEP
+from stormproof.vocabulary import DEAD_LETTER, SWEEP
 from workloads.clients import CLIENTS
 from workloads.draws import QUEUE as DRAWS
 from workloads.feature_coverage import FEATURE_COVERAGE, FeatureWorkload
@@ -190,6 +190,12 @@ class QueueWorkload(FeatureWorkload):
         limit = test.options["drain_limit"]
         reads = (Last(key, time_limit(limit, Drain(key, SWEEP))) for key in range(test.options["queues"]))
         return on_threads([0], sequence(*reads))
+
+    def dead_letters(self, test: Test) -> Generator:
+        """Take everything from each queue's dead-letter queue."""
+        limit = test.options["drain_limit"]
+        takes = (time_limit(limit, Drain(key, DEAD_LETTER)) for key in range(test.options["queues"]))
+        return on_threads([0], sequence(*takes))
 
     @staticmethod
     def _queue_of(test: Test, thread: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.api import ByParts, Example, NeedsWhole, RunCheck, WholeRun, examples_of
 from checkers.checks.lost import lost_of
 from checkers.history import dense
 from checkers.kernels.queues import ACKED
@@ -44,6 +44,7 @@ class LostPositions:
     survived: dict[int, tuple[int, int]]
     named: dict[int, str]
     """The names of the first undelivered messages of each queue, by the row in which they were sent."""
+    whole: bool
 
 
 def find(run: Run) -> LostPositions:
@@ -53,9 +54,9 @@ def find(run: Run) -> LostPositions:
     messages, h = run.messages, run.history
     acked = np.flatnonzero(messages.state == ACKED)
     came = messages.deliveries[acked] > 0
-    lost = acked[~came]
+    lost = run.undelivered
     if run.whole and not len(lost):
-        return LostPositions({}, {}, {})
+        return LostPositions({}, {}, {}, run.whole)
     gone: dict[int, tuple[Int64s, Int64s, Int64s]] = {}
     named: dict[int, str] = {}
     for key in np.unique(messages.key[lost]).tolist():
@@ -65,7 +66,7 @@ def find(run: Run) -> LostPositions:
         gone[key] = h.index[sent], h.index[h.partner[sent]], places
         named |= {int(h.index[messages.sent[message]]): messages.name(message)
                   for message in mine[:MAX_EXAMPLES].tolist()}  # fmt: skip
-    return LostPositions(gone, _survived(run, acked[came]), named)
+    return LostPositions(gone, _survived(run, acked[came]), named, run.whole)
 
 
 def _survived(run: Run, others: Int64s) -> dict[int, tuple[int, int]]:
@@ -92,6 +93,8 @@ def conclude(parts: Sequence[LostPositions], whole: WholeRun) -> CheckOutcome:
     loses the whole or a prefix, and a log that is repaired loses a middle. If takes that named no message account for
     some of the missing messages, all missing messages are counted.
     """
+    if whole.delivery_limit and not all(part.whole for part in parts):
+        raise NeedsWhole  # a part lacks the dead letters
     queues = [(key, rows) for part in parts for key, rows in part.gone.items()]
     missing: Counter[int] = Counter()
     for key, rows in queues:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from checkers.api import ByParts, Example, RunCheck, WholeRun, examples_of
+from checkers.api import ByParts, Example, NeedsWhole, RunCheck, WholeRun, examples_of
 from checkers.kernels.queues import ACKED
 from checkers.run import SECOND, Run
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
@@ -39,16 +39,20 @@ class FoundLosses:
 
     confirmed: int
     queues: dict[int, Losses]
+    dead: int = 0
+    """Confirmed messages that no consumer got, and that were in a dead-letter queue."""
+    whole: bool = True
 
 
 def find(run: Run) -> FoundLosses:
     """Find confirmed messages that no completed dequeue or drain (``ok`` or ``info``) names."""
     messages = run.messages
     acked = messages.state == ACKED
-    gone = np.flatnonzero(acked & (messages.deliveries == 0))
+    gone = run.undelivered
     keys = messages.key[gone]
     queues = {key: _losses(run, gone[keys == key]) for key in np.unique(keys).tolist()}
-    return FoundLosses(int(np.count_nonzero(acked)), queues)
+    dead = int(np.count_nonzero(acked & (messages.deliveries == 0))) - len(gone)
+    return FoundLosses(int(np.count_nonzero(acked)), queues, dead, run.whole)
 
 
 def _losses(run: Run, gone: Int64s) -> Losses:
@@ -72,10 +76,19 @@ def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
     some of the missing messages (``Run.accounts``). Missing messages beyond that number are lost, though it is unknown
     which of them.
     """
+    if whole.delivery_limit and not all(part.whole for part in parts):
+        raise NeedsWhole  # a part lacks the dead letters
     confirmed = sum(part.confirmed for part in parts)
+    dead = sum(part.dead for part in parts)
+    limit = (f"; a delivery limit moved {amount(dead, 'other one', 'others')} to a dead-letter queue "
+             f"({whole.delivery_limit})") if dead else ""  # fmt: skip
+    dead_figure = {"dead_lettered": dead} if dead else {}
     if not any(part.queues for part in parts):
-        figures: dict[str, Any] = {"confirmed": confirmed, "undecided": 0, "by_node": {}}
-        return CheckOutcome(VALID, 0, f"all {confirmed:,} confirmed messages were delivered", (), figures)
+        figures: dict[str, Any] = {"confirmed": confirmed, "undecided": 0, "by_node": {}, **dead_figure}
+        text = f"all {confirmed:,} confirmed messages were delivered"
+        if dead:
+            text = f"{confirmed - dead:,} of {confirmed:,} confirmed messages were delivered{limit}"
+        return CheckOutcome(VALID, 0, text, (), figures)
     missing: dict[int, list[Losses]] = {}
     for part in parts:
         for key, told in part.queues.items():
@@ -83,7 +96,7 @@ def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
     split = {key: lost_of(key, sum(each.count for each in told), whole) for key, told in missing.items()}
     lost = [each for key, told in missing.items() if split[key][0] for each in told]
     count, undecided = sum(each for each, _ in split.values()), sum(each for _, each in split.values())
-    figures = {"confirmed": confirmed, "undecided": undecided, "by_node": _by_node(lost)}
+    figures = {"confirmed": confirmed, "undecided": undecided, "by_node": _by_node(lost), **dead_figure}
     if count:
         figures["window"] = {"from": round(min(told.since for told in lost) / SECOND, 6),
                              "to": round(max(told.until for told in lost) / SECOND, 6)}  # fmt: skip
@@ -94,7 +107,7 @@ def conclude(parts: Sequence[FoundLosses], whole: WholeRun) -> CheckOutcome:
         if gone := sorted(whole.gone_queues.keys() & {key for key, (each, _) in split.items() if each}):
             figures["gone"] = gone
             text += f"; queue {', '.join(map(str, gone[:5]))} no longer exists, by every answer of the drain"
-        return CheckOutcome(INVALID, count, text, examples_of(told.examples for told in lost), figures)
+        return CheckOutcome(INVALID, count, text + limit, examples_of(told.examples for told in lost), figures)
     text = f"{undecided:,} of {confirmed:,} confirmed messages were not delivered"
     first = min((told.place, key) for key, each in missing.items() for told in each)[1]
     reason = whole.open_queues.get(first)
@@ -121,7 +134,7 @@ def missing(run: Run) -> tuple[Int64s, Int64s]:
     The latter include all missing messages of a queue in which takes that named no message account for some.
     """
     messages = run.messages
-    gone = np.flatnonzero((messages.state == ACKED) & (messages.deliveries == 0))
+    gone = run.undelivered
     if not len(gone):
         return gone, gone
     unsure = {*run.open_queues, *run.accounts}

@@ -24,6 +24,7 @@ PHASES = {
     "repair": "doing what an operator would",
     "settle": "letting clients settle what was confirmed to them",
     "drain": "reading to the end",
+    "dead-letters": "reading the dead-letter queues",
     "depth": "reading what is left",
     "check": "checking with Spark",
     "teardown": "tearing down",

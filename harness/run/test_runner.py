@@ -39,7 +39,7 @@ from nodes.systems.catalog import SYSTEMS
 from stormproof.client_log import ClientLog
 from stormproof.contracts.backend import Disturbed, Holding, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
-from stormproof.contracts.client import AcknowledgingUnseen, Client, Prefetching
+from stormproof.contracts.client import AcknowledgingUnseen, Client, DeadLettering, Prefetching
 from stormproof.errors import StormproofError
 from stormproof.generator import any_of
 from stormproof.generator.basic import NOTHING, lift
@@ -51,7 +51,7 @@ from stormproof.run_folder import CLIENT_LOG, COSTS, JOURNAL, LEADERS, LEDGER, L
 from stormproof.test import Test
 from stormproof.text import amount
 from stormproof.timeout_scale import timeout_scale
-from stormproof.unnamed_takes import live
+from stormproof.unnamed_takes import DELIVERY_LIMIT, live
 from workloads.catalog import WORKLOADS
 
 logger = logging.getLogger("stormproof.runner")
@@ -208,6 +208,8 @@ class TestRunner:
             await self._phase("first", self._interpret(first))
         main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)
         update_run(self.run_dir, unnamed_takes=self._unnamed_takes())
+        if limit := self._delivery_limit():
+            update_run(self.run_dir, **{DELIVERY_LIMIT: limit})
         if isinstance(self.backend, Disturbed):
             self.backend.told_of_faults(self._disturbed)
         self.loaded = True
@@ -226,6 +228,9 @@ class TestRunner:
         await self.interpreter.close()
         await self._phase("depth", self._interpret(workload.depth(test)))
         await self.interpreter.close()
+        if self._delivery_limit() and not self.cluster.attached:
+            await self._phase("dead-letters", self._interpret(workload.dead_letters(test)))
+            await self.interpreter.close()
         if isinstance(self.backend, Holding):
             timeouts = self.system.drawing.timeouts
             update_run(self.run_dir, **await resting_state(test, self.backend, self.topology, self.cluster, timeouts,
@@ -238,6 +243,11 @@ class TestRunner:
             return live(self.workload.prefetch(self.test.options))
         return live(connection.prefetch if isinstance(connection, Prefetching) else None,
                     isinstance(connection, AcknowledgingUnseen) and connection.acknowledges_unseen)  # fmt: skip
+
+    def _delivery_limit(self) -> str:
+        """Return the statement by which the system drops messages after a number of deliveries; empty: none."""
+        connection = self.cluster.queue_connection()
+        return str(connection.delivery_limit) if isinstance(connection, DeadLettering) else ""
 
     def _disturbed(self) -> tuple[bool, int]:
         """Return whether a fault is active or a repair is under way, and the number of such steps so far."""

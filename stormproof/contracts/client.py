@@ -156,6 +156,21 @@ class Redelivering(Protocol):
 
 
 @runtime_checkable
+class DeadLettering(Protocol):
+    """A connection to a system that is configured to drop messages from a queue after a number of deliveries, and keeps
+    them in a dead-letter queue.
+
+    ``dead_letter_queue`` is its name, for ``take`` and ``depth``; ``{queue}`` in it stands for the name of the queue.
+    ``delivery_limit`` is the statement that configures the limit (``maxDeliveries=20``), or the one of the
+    documentation that makes it the default. After a run the harness drains the dead-letter queues: their messages count
+    as dead-lettered, not as lost. On an attached system it leaves them alone, since they hold others' messages.
+    """
+
+    dead_letter_queue: str
+    delivery_limit: str
+
+
+@runtime_checkable
 class RegisterConnection(Protocol):
     """A connection to any kind of system that keeps single values by name, as the workload `register` needs it.
 

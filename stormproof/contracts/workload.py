@@ -112,3 +112,7 @@ class Workload(ABC):
     def depth(self, test: Test) -> Generator:
         """Return the operations at the very end, without any clients left: they count the remaining messages."""
         return lift(None)
+
+    def dead_letters(self, test: Test) -> Generator:
+        """Return the operations after that which drain dead-letter queues (``DeadLettering``)."""
+        return lift(None)

@@ -70,8 +70,6 @@ class Server:
         match words:
             case ["ROLE"]:
                 return self.role()
-            case _ if self.role() == "starting":
-                return "ERROR it starts"
             case ["PUT", queue, body]:
                 self.queues.setdefault(queue, []).append((self.number(), body))
                 return "OK"

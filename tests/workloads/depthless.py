@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.run.interpreter import Interpreter, NoClient
 from harness.sim.loop import SimLoop
-from stormproof.contracts.client import Delivery
+from stormproof.contracts.client import DeadLettering, Delivery
 from stormproof.operation import Op
 from stormproof.test import Test
 from workloads.fenced_drain import is_fence
@@ -178,9 +178,12 @@ def recorded(cluster: Any, workload: QueueWorkload) -> list[Op]:
     rows, test = Rows(), cluster.test
 
     async def run() -> None:
+        phases = [workload.main, workload.drain, workload.depth]
+        if isinstance(cluster.queue_connection(), DeadLettering):
+            phases.append(workload.dead_letters)
         interpreter = Interpreter(test, lambda thread, _, host: workload.client(cluster, thread, host), NoClient(),
                                   rows)
-        for phase in (workload.main, workload.drain, workload.depth):
+        for phase in phases:
             assert await interpreter.run(phase(test))
             await interpreter.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from typing import Any
 
@@ -10,16 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkers.api import NeedsWhole
 from checkers.checks.depth import check as depth_check
 from checkers.checks.duplicated import check as duplicated
+from checkers.checks.loss_shape import CHECK as shape
 from checkers.checks.lost import check as lost
 from checkers.checks.phantom import check as phantom
 from checkers.gates import check as gates
 from checkers.sentence import circumstances
+from stormproof import generator as gen
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.operation import FAIL, INVOKE, OK, UNKNOWN_DEPTH, Op
 from stormproof.vocabulary import SWEEP
-from tests.checkers.checker_histories import Row, run_of
+from tests.checkers.checker_histories import Row, depth, drained, op, run_of, sent, taken
 from tests.workloads.depthless import Broker, Connection, cluster_on, in_simulation, options_of, recorded
 from workloads.consume_last import ConsumeLastWorkload
 from workloads.fenced_drain import FENCE_LOST, ROUNDS, FencedDrain, is_fence
@@ -220,3 +224,54 @@ def test_a_connection_may_ask_for_more_time() -> None:
 
     done = in_simulation(main)
     assert (done.type, done.error) == (FAIL, "empty") and broker.is_empty()
+
+
+class Refusing(Connection):
+    """Every fifth message of the workload goes to the dead-letter queue, though it was never delivered."""
+
+    delivery_limit = "maxDeliveries=3"
+    dead_letter_queue = "{queue}.dead"
+    dead = Broker()
+
+    async def send(self, queue: str, body: bytes) -> None:
+        broker = self.dead if body.endswith((b"/4", b"/9")) or queue.endswith(".dead") else self.broker
+        await self._step(lambda: broker.put(body))
+
+    async def take(self, queue: str, timeout: float) -> Any:
+        if not queue.endswith(".dead"):
+            return await super().take(queue, timeout)
+        return await Connection(self.dead).take(queue, timeout)
+
+
+@pytest.mark.parametrize("drained", [True, False])
+def test_what_a_delivery_limit_dropped_is_told_as_such(drained: bool) -> None:
+    Refusing.dead = Broker()
+    broker, options = Broker(), options_of(QueueWorkload, drain_patience=2.0)
+
+    class Undrained(QueueWorkload):
+        def dead_letters(self, test: Any) -> Any:
+            return super().dead_letters(test) if drained else gen.lift(None)
+
+    ops = recorded(cluster_on(broker, options, connection=Refusing), Undrained())
+    found = judged(ops, delivery_limit="maxDeliveries=3")
+    dead = len({op.value for op in ops if op.f == "enqueue" and op.type == OK and op.value[1] in (4, 9)})
+    assert dead
+    if drained:
+        assert verdicts(found) == ALL_VALID and found["lost"].figures["dead_lettered"] == dead
+        assert f"moved {dead} others to a dead-letter queue (maxDeliveries=3)" in found["lost"].summary
+        assert Refusing.dead.is_empty() and not any("fence" in str(op.value) for op in ops)
+        assert shape.judge(found["run"]).verdict == VALID
+    else:
+        assert found["lost"].verdict == UNKNOWN and "dead-letter queue was not drained" in found["lost"].summary
+    assert judged([op for op in ops if op.f != "dead-letter"])["lost"].verdict == INVALID, "without a limit it is lost"
+
+
+def test_parts_of_a_run_do_not_decide_about_dead_letters() -> None:
+    """A part of a large run lacks them: the whole run is judged."""
+    run = run_of([*sent(1, (1, 0)), *sent(1, (1, 1)), *taken(2, (1, 0)), *drained(), *depth(),
+                  *taken(3, (1, 1), f="dead-letter"), *op(3, "dead-letter", "fail", error="empty")],
+                 delivery_limit="maxDeliveries=3")  # fmt: skip
+    assert lost(run).verdict == VALID and lost(run).figures["dead_lettered"] == 1
+    part = dataclasses.replace(lost.find(run), whole=False)
+    with pytest.raises(NeedsWhole):
+        lost.conclude([part, part], run)

@@ -22,6 +22,8 @@ class ActiveMqQueues(StompConnection):
     """One client's connection."""
 
     prefetch = 1
+    dead_letter_queue = "ActiveMQ.DLQ"
+    delivery_limit = "ActiveMQ Classic's default, sharedDeadLetterStrategy: Message Redelivery and DLQ Handling"
 
     def __init__(self, credentials: Credentials = NOBODY) -> None:
         super().__init__(Access(credentials), sending={"persistent": "true"}, prefetch=self.prefetch)
