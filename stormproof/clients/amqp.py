@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from stormproof.contracts.client import Delivery, NotDone
+from stormproof.contracts.client import Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -91,13 +91,16 @@ class AmqpConnection:
         persistent: messages are written to disk.
         acknowledge: what confirms an acknowledgement: ``transaction``; or ``order``, the answer to the next request on
             the same channel, for brokers without transactions.
+        depth: asks for a queue's depth in another way.
     """
 
     def __init__(self, access: Access, *, queue_type: str = AUTO, prefetch: int = 1, heartbeat: int = 2,
-                 mandatory: bool = True, persistent: bool = True, acknowledge: str = TRANSACTION) -> None:  # fmt: skip
+                 mandatory: bool = True, persistent: bool = True, acknowledge: str = TRANSACTION,
+                 depth: Depth | None = None) -> None:  # fmt: skip
         self._access, self._type, self.prefetch = access, queue_type, prefetch
         self.heartbeat = float(heartbeat)
         self._mandatory, self._mode, self._transaction = mandatory, 2 if persistent else 1, acknowledge == TRANSACTION
+        self._depth = depth
         self._sockets: _Sockets | None = None
         self._link: Any = None
         self._sender: Any = None
@@ -211,11 +214,10 @@ class AmqpConnection:
 
         return Delivery(message.body, ack, give_back, self._number(message), came)
 
-    async def depth(self, queue: str) -> None:
-        """Return None: the count of *queue.declare-ok* leaves out messages that are not acknowledged (reference,
-        queue.declare-ok, *message-count*: "the number of messages in the queue, which will be zero for newly-declared
-        queues"; RabbitMQ counts the ready ones)."""
-        return None
+    async def depth(self, queue: str) -> int | None:
+        """Return a queue's depth if there is a way to ask for it. AMQP 0-9-1 has none: the *message-count* of
+        *queue.declare-ok* leaves out what RabbitMQ has delivered and what is not acknowledged."""
+        return None if self._depth is None else await self._depth(queue)
 
     async def stand_still(self, seconds: float) -> None:
         """Send nothing for ``seconds``, heartbeats included; incoming data is still read."""

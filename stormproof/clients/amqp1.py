@@ -26,7 +26,7 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from stormproof.contracts.client import Delivery, NotDone
+from stormproof.contracts.client import Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -57,12 +57,13 @@ class Amqp1Connection:
         prefetch: link credit: the largest number of messages that the broker may send before they are acknowledged.
         idle: seconds after which the client leaves a silent broker; 0: never.
         persistent: messages are durable.
+        depth: asks for a queue's depth in another way.
     """
 
     def __init__(self, access: Access, *, address: str = AUTO, prefetch: int = 1, idle: float = IDLE_SECONDS,
-                 persistent: bool = True) -> None:  # fmt: skip
+                 persistent: bool = True, depth: Depth | None = None) -> None:  # fmt: skip
         self._access, self._address, self.prefetch = access, address, prefetch
-        self._idle, self._persistent = idle, persistent
+        self._idle, self._persistent, self._depth = idle, persistent, depth
         self._writer: asyncio.StreamWriter | None = None
         self._transport: Any = None
         self._connection: Any = None
@@ -197,9 +198,9 @@ class Amqp1Connection:
 
         return Delivery(body, lambda: settled(State.ACCEPTED), lambda: settled(State.RELEASED), None, came)
 
-    async def depth(self, queue: str) -> None:
-        """Return None: AMQP 1.0 has no request for a queue's depth."""
-        return None
+    async def depth(self, queue: str) -> int | None:
+        """Return a queue's depth if there is a way to ask for it; AMQP 1.0 has no such request."""
+        return None if self._depth is None else await self._depth(queue)
 
     async def close(self) -> None:
         """Disconnect: cleanly if the broker answers in time."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nodes.stomp import Frame, FrameLimits, Parser, encode
-from stormproof.contracts.client import Delivery, NotDone
+from stormproof.contracts.client import Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -40,9 +40,6 @@ _PREFETCH = ("prefetch-count", "activemq.prefetchSize")
 """The headers of SUBSCRIBE that limit unacknowledged messages: of RabbitMQ; of ActiveMQ Classic, and of Artemis, which
 counts bytes and sends one message at a time for such a small number. Other brokers may ignore both, so this client does
 not declare a limit."""
-
-Depth = Callable[[str], Awaitable[int]]
-"""A function that returns a queue's depth, for which STOMP has no request."""
 
 
 class StompConnection:

@@ -370,6 +370,10 @@ class WatchConnection(Protocol):
         """Disconnect; must not raise."""
 
 
+Depth = Callable[[str], Awaitable[int]]
+"""A function that returns a queue's depth, for protocols without a request for it."""
+
+
 class QueueConnection(Protocol):
     """A connection to any kind of broker, with the four primitives that the queue workload needs.
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nodes.stomp import Frame, FrameLimits, Parser, encode
 from nodes.systems.rabbitmq.client import RabbitQueues
 from nodes.systems.rabbitmq.system import RABBITMQ
+from stormproof.clients.amqp import AmqpConnection
+from stormproof.clients.amqp1 import Amqp1Connection
 from stormproof.contracts.client import Beating, Delivery
 from stormproof.contracts.system import StateTransfer
 
@@ -89,6 +93,23 @@ def test_who_stands_still_sends_no_heartbeats() -> None:
 
 def test_the_client_takes_its_heartbeat_from_the_options() -> None:
     assert {option.name: option.default for option in RABBITMQ.options}["heartbeat"] == 0.0
+
+
+@pytest.mark.parametrize(("client", "kind", "listeners", "plugins"), [
+    ("stomp", RabbitQueues, ["listeners.tcp.1 = 10.0.0.1:5672", "stomp.listeners.tcp.1 = 10.0.0.1:61613"],
+     "[rabbitmq_stomp]."),
+    ("amqp", AmqpConnection, ["listeners.tcp.1 = 10.0.0.1:61613"], "[]."),
+    ("amqp1", Amqp1Connection, ["listeners.tcp.1 = 10.0.0.1:61613"], "[rabbitmq_amqp1_0]."),
+])  # fmt: skip
+async def test_what_clients_speak(client: str, kind: type, listeners: list[str], plugins: str) -> None:
+    """The broker listens for it at the port that clients connect to."""
+    options = {**{option.name: option.default for option in RABBITMQ.options}, "client": client}
+    machine: Any = SimpleNamespace(address="10.0.0.1", replicas=["n1"], option=options.get)
+    files = RABBITMQ.files(machine)
+    assert [line for line in files["rabbitmq.conf"].splitlines() if "listeners" in line] == listeners
+    assert files["enabled_plugins"].strip() == plugins
+    cluster: Any = SimpleNamespace(attached=None, test=SimpleNamespace(options=options), node_names=[])
+    assert type(RABBITMQ.connection(cluster)) is kind
 
 
 @pytest.mark.requirement("H25", part=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stormproof.clients.stomp import CLASSIC, QUORUM, Depth, StompConnection
+from stormproof.clients.stomp import CLASSIC, QUORUM, StompConnection
 from stormproof.contracts.backend import Credentials
+from stormproof.contracts.client import Depth
 from stormproof.contracts.protocol_client import Access
 
 USER = PASSWORD = "stormproof"

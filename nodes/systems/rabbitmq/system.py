@@ -1,4 +1,4 @@
-"""RabbitMQ from Debian's packages, up to five nodes: classic, mirrored and quorum queues, clients by STOMP."""
+"""RabbitMQ from Debian's packages, up to five nodes: classic, mirrored and quorum queues; clients by STOMP or AMQP."""
 
 from __future__ import annotations
 
@@ -6,23 +6,34 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import cast
 
-from nodes.systems.rabbitmq.client import PASSWORD, USER, RabbitQueues
+from nodes.systems.clients import demand_client, extras_of
+from nodes.systems.rabbitmq.client import OURS, PASSWORD, USER, RabbitQueues
 from nodes.systems.rabbitmq.erlang import COOKIE, evaluate, name_term, names_in, queue_term
 from nodes.systems.rabbitmq.guarantees import GUARANTEES
+from stormproof.clients import PROTOCOLS
+from stormproof.clients.amqp import AmqpConnection
+from stormproof.clients.amqp1 import Amqp1Connection
 from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
+from stormproof.contracts.protocol_client import Access, BrokerSetup
 from stormproof.contracts.system import RoleChange, StateTransfer
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
 
 STOMP_PORT, AMQP_PORT, DISTRIBUTION_PORT = 61613, 5672, 25672
 PROGRAM = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"
 """The program behind Debian's wrapper on the path, which insists on its own user and folders."""
 CLASSIC, MIRRORED, QUORUM = "classic", "mirrored", "quorum"
+STOMP, AMQP, AMQP1 = "stomp", "amqp", "amqp1"
+_MODULES = {AMQP: "aiormq", AMQP1: "proton"}
+"""The Python packages of clients, by what they speak."""
 PREPARE_SECONDS = 60.0
 GUEST = Credentials("guest", "guest")
 """The user that RabbitMQ accepts at first, only from its own machine."""
@@ -55,7 +66,9 @@ class RabbitMQ(ShellSystem):
                ("automatic", "manual")),
         Option("ha_promote", "when-synced", "which mirror is promoted when a queue's leader fails or stops",
                ("when-synced", "always")),
-        Option("heartbeat", 0.0, "seconds between heart-beats; two missing ones close a client's connection; 0: none"),
+        Option("heartbeat", 0.0, "seconds between heart-beats (AMQP 0-9-1: a whole number); two missing ones close a "
+               "client's connection; 0: none"),
+        Option("client", STOMP, "what clients speak", (STOMP, AMQP, AMQP1)),
     )
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
@@ -78,11 +91,13 @@ class RabbitMQ(ShellSystem):
         }  # fmt: skip
 
     def files(self, machine: Machine) -> Mapping[str, str]:
-        """Return the configuration, the plug-ins, and the secret of the cluster."""
+        """Return the configuration, the plug-ins, and the secret of the cluster. Clients connect to ``port``, whatever
+        they speak."""
+        speaks_stomp = machine.option("client") == STOMP
+        stomp = [f"stomp.listeners.tcp.1 = {machine.address}:{self.port}"] if speaks_stomp else []
         lines = [
             f"default_user = {USER}", f"default_pass = {PASSWORD}",
-            f"listeners.tcp.1 = {machine.address}:{AMQP_PORT}",
-            f"stomp.listeners.tcp.1 = {machine.address}:{STOMP_PORT}",
+            f"listeners.tcp.1 = {machine.address}:{AMQP_PORT if speaks_stomp else self.port}", *stomp,
             f"net_ticktime = {machine.option('net_ticktime')}",
             f"cluster_partition_handling = {machine.option('partition_handling')}",
             "log.console = true", "log.console.level = info", "log.file = false", "disk_free_limit.absolute = 50MB",
@@ -91,7 +106,8 @@ class RabbitMQ(ShellSystem):
             *(f"cluster_formation.classic_config.nodes.{number} = rabbit@{name}"
               for number, name in enumerate(machine.replicas, 1)),
         ]  # fmt: skip
-        return {"rabbitmq.conf": "\n".join([*lines, ""]), "enabled_plugins": "[rabbitmq_stomp].\n",
+        plugin = {STOMP: "rabbitmq_stomp", AMQP: "", AMQP1: "rabbitmq_amqp1_0"}[str(machine.option("client"))]
+        return {"rabbitmq.conf": "\n".join([*lines, ""]), "enabled_plugins": f"[{plugin}].\n",
                 ".erlang.cookie": COOKIE}  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
@@ -112,8 +128,10 @@ class RabbitMQ(ShellSystem):
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Set the policy of mirrored queues, and declare the queues, with their leaders on the first node. On a system
-        that ran before, policies belong to its operator, and queues are created by their first use."""
+        that ran before, policies belong to its operator; STOMP creates queues by their first use."""
         if cluster.attached:
+            if (client := cluster.test.options["client"]) != STOMP:
+                await PROTOCOLS.load(client).prepare(self._setup(cluster))
             return
         first = cluster.machine(cluster.node_names[0])
         if first.option("queues_are") == MIRRORED:
@@ -166,9 +184,11 @@ class RabbitMQ(ShellSystem):
         return {queue: names[0] for queue, names in zip(queues, found, strict=True) if names}
 
     def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """Create a client by STOMP of existing queues; on a system that ran before, of queues that are created by their
-        first use."""
+        """Create a client of existing queues; on a system that ran before, STOMP creates queues by their first use."""
+        client = cluster.test.options["client"]
         if cluster.attached:
+            if client != STOMP:
+                return cast(QueueConnection, PROTOCOLS.load(client).connection(self._setup(cluster)))
             return self._attached_connection(cluster)
 
         async def depth(queue: str) -> int:
@@ -180,7 +200,23 @@ class RabbitMQ(ShellSystem):
             raise BackendError(f"no node reports the depth of {queue}")
 
         options = cluster.test.options
-        return RabbitQueues(depth, options["queues_are"] == QUORUM, float(options["heartbeat"]))
+        quorum, heartbeat = options["queues_are"] == QUORUM, float(options["heartbeat"])
+        if client == AMQP1:
+            return Amqp1Connection(Access(OURS), depth=depth)
+        if client == AMQP:
+            return AmqpConnection(Access(OURS), queue_type=QUORUM if quorum else CLASSIC, heartbeat=round(heartbeat),
+                                  depth=depth)  # fmt: skip
+        return RabbitQueues(depth, quorum, heartbeat)
+
+    def _setup(self, cluster: ShellCluster) -> BrokerSetup:
+        options = cluster.test.options
+        return cluster.broker_setup(queue_type=QUORUM if options["queues_are"] == QUORUM else CLASSIC,
+                                    heartbeat=round(float(options["heartbeat"])))  # fmt: skip
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Check the clients' package; raises UsageError when it is missing."""
+        if (client := test.options["client"]) != STOMP:
+            demand_client(self.name, _MODULES[client], *extras_of(PROTOCOLS.load(client).distributions))
 
     def _attached_connection(self, cluster: ShellCluster) -> RabbitQueues:
         """Create a client that estimates depths, because STOMP has no request for a queue's depth. A queue that
@@ -203,7 +239,10 @@ class RabbitMQ(ShellSystem):
         return connection
 
     async def clear(self, cluster: ShellCluster) -> str:
-        """Report the queues left behind: STOMP can't delete them, but they expire."""
+        """Delete the queues. STOMP can't delete them, but they expire; AMQP 1.0 can't either."""
+        if (client := cluster.test.options["client"]) != STOMP:
+            found = await PROTOCOLS.load(client).clear(self._setup(cluster), cluster.demands.queues)
+            return f"left there: {', '.join(found)}" if found else ""
         hours = EXPIRES_MILLISECONDS // 3_600_000
         left = ", ".join(cluster.demands.queues)
         return f"left there, for {hours} hour after their last use (x-expires): {left}"
