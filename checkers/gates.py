@@ -230,13 +230,13 @@ def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     seen = [fault for fault in run.faults if not run.swallowed(fault)]
     counted = {fault.fault for fault in seen if fault.counts}
     missing = [family for family in run.test.get("nemesis") or () if family not in counted]
-    vacuous = {f"{fault.fault}:{fault.kind}": fault.unmet for fault in seen if fault.unmet and fault.confirmed and (
-        fault.fault in missing or (_names_kind(run, fault) and not any(
+    vacuous = {f"{fault.fault}:{fault.kind}": fault.unmet for fault in seen if fault.unmet and (
+        fault.confirmed or fault.skipped) and (fault.fault in missing or (_names_kind(run, fault) and not any(
             other.counts for other in seen if (other.fault, other.kind) == (fault.fault, fault.kind))))}  # fmt: skip
     unproven = [family for family in missing if not any(name.startswith(f"{family}:") for name in vacuous)]
     reasons = [f"no proof that these faults took effect: {', '.join(unproven)}"] if unproven else []
     reasons += _each(unused, (fault for fault in run.faults if fault.fault in unproven))
-    reasons += [f"{name} came only when what it expects was not there ({why})" for name, why in vacuous.items()]
+    reasons += [f"{name} never found the state that it expects ({why})" for name, why in vacuous.items()]
     there = [f"it is there for {', '.join(sorted(counted))}" if counted else "there were no faults"]
     there += _each(stores_nothing, (fault for fault in run.faults if fault.fault in counted))
     there += _each(_unchecked, seen)

@@ -14,9 +14,9 @@ from nemesis.facts import gather_facts, with_replica
 from nemesis.families import families_of
 from stormproof.apart import left_after
 from stormproof.contracts.cluster import Cluster
-from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible, NoTarget
 from stormproof.errors import StormproofError, UsageError
-from stormproof.history.ledger import HEAL, INJECT, UNCHECKED, UNMET, LedgerLine, Repair, Standstill
+from stormproof.history.ledger import HEAL, INJECT, SKIPPED, UNCHECKED, UNMET, LedgerLine, Repair, Standstill
 from stormproof.history.undo import UndoJournal
 from stormproof.operation import Op
 from stormproof.run_folder import LEDGER
@@ -135,24 +135,14 @@ class NemesisClient:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
         self._begun.add(ident)
         try:
-            lost = await self._bounded(family.inspect(self._cluster))
-            plan, impossible = await self._planned(family, kind, seed, lost), None
-            until = time.monotonic() + AWAITED * timeout_scale(self._cluster.backend)
-            # In simulation a wait would change the course of every seed; retries follow there (``fault_retries``).
-            while plan.unmet and not self._cluster.backend.in_process and time.monotonic() < until:
-                await asyncio.sleep(POLL)
-                try:
-                    plan, impossible = await self._planned(family, kind, seed, lost), None
-                except Infeasible as error:  # it was possible a moment ago, and may be again
-                    impossible = error
-            if impossible is not None:
-                raise impossible
+            plan = await self._feasible(family, kind, seed)
         except Infeasible as error:
-            now = self._clock()
-            skipped = LedgerLine(ident, family.name, kind, INJECT, now, error=f"skipped: {error}")
+            now, unmet = self._clock(), str(error) if isinstance(error, NoTarget) else ""
+            skipped = LedgerLine(ident, family.name, kind, INJECT, now, evidence={UNMET: unmet} if unmet else {},
+                                 error=f"{SKIPPED}: {error}")  # fmt: skip
             self._write(skipped)
             self._write(LedgerLine(ident, family.name, kind, HEAL, now))
-            return _completion(op, skipped)
+            return _completion(op, skipped, unmet)
         assert self._undo is not None
         undo = self._undo.begin(family.kind_undo.get(plan.kind, family.undo), plan.targets)
         # From here on the fault counts as in effect, so a fault that failed half way is healed as well.
@@ -167,6 +157,26 @@ class NemesisClient:
             line = _line(self._active[ident], INJECT, now, self._clock(), evidence)
         self._write(line)
         return _completion(op, line, plan.unmet)
+
+    async def _feasible(self, family: Fault, kind: str, seed: Any) -> FaultPlan:
+        """Plan a fault, waiting a little for its target and for the state that it expects. Raise Infeasible if it
+        remains impossible."""
+        lost = await self._bounded(family.inspect(self._cluster))
+        until = time.monotonic() + AWAITED * timeout_scale(self._cluster.backend)
+        waited = False
+        while True:
+            # In simulation a wait would change the course of every seed; retries follow there (``fault_retries``).
+            over = self._cluster.backend.in_process or time.monotonic() >= until
+            try:
+                plan = await self._planned(family, kind, seed, lost)
+            except Infeasible as error:
+                if over or not (waited or isinstance(error, NoTarget)):
+                    raise
+            else:
+                if over or not plan.unmet:
+                    return plan
+            waited = True
+            await asyncio.sleep(POLL)
 
     async def _planned(self, family: Fault, kind: str, seed: Any, lost: tuple[str, ...]) -> FaultPlan:
         """Plan a fault on the present state of the system; ``lost`` is the result of the family's ``inspect``."""
@@ -248,7 +258,7 @@ def _line(
 def _completion(op: Op, line: LedgerLine, unmet: str = "") -> Op:
     counts = line.confirmed and not unmet
     value = {"id": line.id, "kind": line.kind, "targets": list(line.targets), "proven": counts,
-             **({UNMET: unmet} if unmet and line.confirmed else {})}  # fmt: skip
+             **({UNMET: unmet} if unmet and (line.confirmed or UNMET in line.evidence) else {})}  # fmt: skip
     return op._replace(type="info", value=value, error=line.error)
 
 

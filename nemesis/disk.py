@@ -90,8 +90,7 @@ class StorageFault(Fault):
             Infeasible: no node may go down, no node matches ``disk_target``, or its group would lose the data of more
                 than a minority (or ``max_down``) of its nodes before the others have restored it.
         """
-        found = plan_nodes(self.aim(facts.options), facts, rng)
-        node = found.targets
+        node = plan_nodes(self.aim(facts.options), facts, rng).targets
         if kind in WHEN_DEAD:
             group = group_of(node[0], facts)
             most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
@@ -99,7 +98,7 @@ class StorageFault(Fault):
             if len(lost) >= most:
                 raise Infeasible(f"{', '.join(lost)} may still lack lost data, and at most {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
-        return FaultPlan(kind, node, note=found.note, disk=DiskFault(kind, seconds), unmet=found.unmet)
+        return FaultPlan(kind, node, disk=DiskFault(kind, seconds))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Make the disk fail, and end the broker if the kind of fault requires it."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from nemesis.families import (
     BACKUP,
@@ -22,7 +22,7 @@ from nemesis.families import (
 from stormproof.apart import left_after
 from stormproof.contracts.backend import RUNNING, Backend, ProcessState
 from stormproof.contracts.cluster import Cluster, NodeStatus
-from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
+from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible, NoTarget
 from stormproof.contracts.option import Option
 from stormproof.timeout_scale import timeout_scale
 
@@ -47,51 +47,41 @@ def max_down_of(options: Mapping[str, Any], nodes: int) -> int:
     return int(option_value(options, MAX_DOWN)) or max(1, (nodes - 1) // 2)
 
 
-class Pick(NamedTuple):
-    """A chosen node. If the rule of the choice could not be kept: the reason (``unmet``), and a note about the choice
-    made instead."""
-
-    node: str
-    note: str | None = None
-    unmet: str = ""
-
-
-def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> Pick:
-    """Pick one of ``nodes`` by the rule ``master`` or ``leader-of-NAME``, or else at random.
+def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.Random) -> str:
+    """Pick one of ``nodes`` by the rule ``master``, ``backup``, ``leader-of-NAME`` or ``holder``, by a role that nodes
+    report, or else at random.
 
     Raises:
-        Infeasible: the rule is ``backup``, ``holder``, or a role that nodes report, and no node matches it.
+        NoTarget: the rule needs a leader, and there is none, or it does not run.
+        Infeasible: no node matches another rule.
     """
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
-        if (leader := facts.leaders.get(led)) in nodes:
-            return Pick(str(leader))
-        why = f"nobody leads {led}" if leader is None else f"{leader}, which leads {led}, is not running"
-        node = rng.choice(list(nodes))
-        return Pick(node, f"{why}; took {node} instead", why)
+        return _running_leader(facts.leaders.get(led), f"nobody leads {led}", f"leads {led}", nodes)
     if kind == PRIMARY:
-        if facts.primary is not None and facts.primary in nodes:
-            return Pick(facts.primary)
-        why = _no_leader(facts) if facts.primary is None else f"{facts.primary}, which leads, is not running"
-        node = rng.choice(list(nodes))
-        return Pick(node, f"{why}; took {node} instead", why)
+        return _running_leader(facts.primary, _no_leader(facts), "leads", nodes)
     if kind == BACKUP:
-        others = _demand(kind, [node for node in nodes if node != facts.primary])
-        node = rng.choice(others)
-        if facts.primary is not None:
-            return Pick(node)
-        why = _no_leader(facts)
-        return Pick(node, f"{why}; took {node}", why)
-    if kind == HOLDER:
+        if facts.primary is None:
+            raise NoTarget(_no_leader(facts))
+        nodes = _demand(kind, [node for node in nodes if node != facts.primary])
+    elif kind == HOLDER:
         if facts.lock is None:
             raise Infeasible("the system reports no lock holder")
         holder = facts.lock.holder
         if holder not in nodes:
             raise Infeasible(f"{holder}, which holds the lock, is not running" if holder else "the lock is free")
-        return Pick(holder)
-    if kind == facts.aim and kind != ONE:
+        return holder
+    elif kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
-    return Pick(rng.choice(list(nodes)))
+    return rng.choice(list(nodes))
+
+
+def _running_leader(leader: str | None, nobody: str, leads: str, nodes: Sequence[str]) -> str:
+    if leader is None:
+        raise NoTarget(nobody)
+    if leader not in nodes:
+        raise NoTarget(f"{leader}, which {leads}, is not running")
+    return leader
 
 
 def _no_leader(facts: ClusterFacts) -> str:
@@ -119,7 +109,7 @@ def with_replica(plan: FaultPlan, facts: ClusterFacts, told: bool) -> FaultPlan:
         return replace(plan, unchecked="whether a replica had joined, which the system does not tell")
     if facts.joined is None or set(group) & set(facts.joined):
         return plan
-    return replace(plan, unmet=plan.unmet or "no replica has joined")
+    return replace(plan, unmet="no replica has joined")
 
 
 def group_of(node: str, facts: ClusterFacts) -> tuple[str, ...]:

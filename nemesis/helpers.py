@@ -81,9 +81,8 @@ class _HelperFault(Fault):
         aim = rng.choice((ONE, PRIMARY)) if wanted == ANY_KIND else wanted
         if not facts.eligible():
             raise Infeasible("no node is running")
-        node, note, unmet = pick_node(aim, facts, facts.eligible(), rng)
-        note = f"from {node}" + (f"; {note}" if note else "")
-        return FaultPlan(kind, found.targets, both_ways(facts.topology, machine, node), note, unmet=unmet)
+        node = pick_node(aim, facts, facts.eligible(), rng)
+        return FaultPlan(kind, found.targets, both_ways(facts.topology, machine, node), f"from {node}")
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Apply the fault of the plan's kind."""

@@ -59,7 +59,7 @@ class PowerFault(Fault):
                 raise Infeasible("no node is running")
             return FaultPlan(kind, facts.nodes)
         plan = plan_nodes("random" if kind == "minority" else kind, facts, rng)
-        return FaultPlan(kind, plan.targets, note=plan.note, unmet=plan.unmet)
+        return FaultPlan(kind, plan.targets)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the power."""

@@ -87,7 +87,7 @@ class ManagerFault(_ManagerFault):
         if program not in facts.running.get(node, (program,)):
             raise Infeasible(f"{node}: its {program} is not running")
         cut = everywhere(facts.topology, node, node) if kind == "cut" else frozenset()
-        return FaultPlan(kind, found.targets, cut, found.note, program=program, unmet=found.unmet)
+        return FaultPlan(kind, found.targets, cut, program=program)
 
 
 class QuorumFault(_ManagerFault):

@@ -100,7 +100,7 @@ class PartitionFault(Fault):
         machines = facts.topology.machines or facts.nodes
         if len(machines) < 2:
             raise Infeasible("a partition needs at least two machines")
-        note, unmet = None, ""
+        note = None
         if helpers := facts.helpers(kind):
             side = list(helpers)
         elif len(facts.nodes) < 2:
@@ -109,7 +109,7 @@ class PartitionFault(Fault):
             side = rng.sample(facts.nodes, len(facts.nodes) // 2)
         else:
             aim = PRIMARY if kind == PRIMARY_FROM_MAJORITY else kind
-            node, note, unmet = pick_node(aim, facts, facts.nodes, rng)
+            node = pick_node(aim, facts, facts.nodes, rng)
             side = [node]
             if kind == PRIMARY_FROM_MAJORITY:
                 others = [other for other in facts.nodes if other != node]
@@ -131,7 +131,7 @@ class PartitionFault(Fault):
             cut, note = across(facts, networks, far, near, hosts), f"{targets[0]} does not hear the others"
         else:
             note = f"{targets[0]} is not heard by the others"
-        return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks), unmet=unmet)
+        return FaultPlan(kind, tuple(targets), cut, _noted(note, facts, networks))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the links, and probe some of them before and after."""
@@ -173,11 +173,11 @@ def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan a cut between the serving node and one other node; all other machines still hear both."""
     if len(facts.nodes) < 2:
         raise Infeasible("a cut link needs at least two nodes")
-    node, note, unmet = pick_node(PRIMARY, facts, facts.nodes, rng)
+    node = pick_node(PRIMARY, facts, facts.nodes, rng)
     other = rng.choice([each for each in facts.nodes if each != node])
     networks = networks_hit(facts, rng)
     cut = across(facts, networks, [node], [other], ()) | across(facts, networks, [other], [node], ())
-    return FaultPlan(LINK, (node, other), cut, _noted(note, facts, networks), unmet=unmet)
+    return FaultPlan(LINK, (node, other), cut, _noted(None, facts, networks))
 
 
 def _plan_shape(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

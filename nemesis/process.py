@@ -59,8 +59,7 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     if kind == "random":
         chosen = rng.sample(running, rng.randint(1, min(allowed, len(running))))
         return FaultPlan(kind, tuple(node for node in facts.nodes if node in chosen))
-    node, note, unmet = pick_node(kind, facts, running, rng)
-    return FaultPlan(kind, (node,), note=note, unmet=unmet)
+    return FaultPlan(kind, (pick_node(kind, facts, running, rng),))
 
 
 def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:

@@ -26,6 +26,8 @@ class FaultRow:
     @property
     def status(self) -> str:
         """The certainty that the fault took effect, in the state that it expects."""
+        if self.window.skipped:
+            return "skipped"
         if self.window.confirmed:
             return "confirmed" if self.window.counts else "does not count"
         return "claimed" if self.window.claimed else "not confirmed"

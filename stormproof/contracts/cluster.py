@@ -206,8 +206,9 @@ class Cluster(ABC):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            served = await self.primary() is not None or self.healthy(await self.statuses())
-            if served or loop.time() >= deadline:
+            served = (await self.primary() is not None if self.leading_roles else
+                      any(status.serving for status in await self.statuses()))  # fmt: skip
+            if served or self.healthy(await self.statuses()) or loop.time() >= deadline:
                 return ""
             await asyncio.sleep(POLL)
 
@@ -349,13 +350,11 @@ class Cluster(ABC):
         """Return the nodes that claim to lead according to their simultaneous statuses: those with a leading role in
         the highest epoch.
 
-        If no role indicates the leader, the serving node counts as the leader, or the one with the highest epoch if
-        several serve. A single node needs no role, either.
+        If no role indicates the leader, every serving node claims to lead. A single node needs no role, either.
         """
         claims = [status for status in statuses if status.reachable and status.role in self.leading_roles]
         if not claims and (not self.leading_roles or self.test.nodes == 1):
-            serving = [status for status in statuses if status.serving]
-            return (max(serving, key=lambda status: status.epoch).node,) if serving else ()
+            claims = [status for status in statuses if status.serving]
         newest = max((status.epoch for status in claims), default=0)
         return tuple(status.node for status in claims if status.epoch == newest)
 

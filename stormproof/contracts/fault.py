@@ -35,6 +35,11 @@ class Infeasible(Exception):
     """The fault can't be injected in the present state; the message says why. This is recorded and is not an error."""
 
 
+class NoTarget(Infeasible):
+    """The node that the fault aims at, such as the leader, does not exist or does not run now. It may a moment later,
+    so the nemesis waits for it; it never takes another node."""
+
+
 @dataclass(frozen=True)
 class ClusterFacts:
     """The facts from which a family plans: the state of the system at the moment of injection.

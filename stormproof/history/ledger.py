@@ -25,6 +25,8 @@ UNMET = "unmet"
 """In the evidence of an injection: the state that the fault expects and did not find. Such a fault does not count."""
 UNCHECKED = "not checked"
 """In the same evidence: the part of that state that the system does not report."""
+SKIPPED = "skipped"
+"""The beginning of the error of a fault that was not injected, since it was impossible; its reason follows."""
 
 _YEAR = 3e7
 """Seconds."""
@@ -133,6 +135,12 @@ class FaultWindow:
     None for any other fault, or if it did not strike."""
     claimed: bool = False
     """An imported history reports it; Stormproof has no evidence."""
+
+    @property
+    def skipped(self) -> str:
+        """The reason why it was not injected; empty: it was."""
+        mark, _, why = (self.error or "").partition(": ")
+        return why if mark == SKIPPED else ""
 
     @property
     def unmet(self) -> str:

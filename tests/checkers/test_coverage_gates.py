@@ -124,7 +124,7 @@ def test_a_fault_without_the_state_that_it_expects_does_not_count() -> None:
     vacuous, other = fault(0, 5, evidence=why), fault(6, 7, ident=2)
     found = verdict(GOOD, wanted, (vacuous,), ("partition",))
     assert found.verdict == "unknown"
-    assert found.sentence == (f"Unknown: partition:{vacuous.kind} came only when what it expects was not there (nobody "
+    assert found.sentence == (f"Unknown: partition:{vacuous.kind} never found the state that it expects (nobody "
                               "leads).")
     assert verdict(GOOD, wanted, (vacuous, other), ("partition",)).verdict == "valid", "one of its kind counts"
     another = replace(other, kind="another")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nemesis.families import ANY_KIND
 from nemesis.partition import PartitionFault
 from nemesis.process import KillFault, PauseFault, plan_programs
-from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible
+from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible, NoTarget
 from stormproof.contracts.topology import Helper, Topology
 
 
@@ -47,9 +47,10 @@ def test_clients_outside_reach_every_node() -> None:
     assert plan.cut == both("n1-n2", "n1-n3")
 
 
-def test_without_a_primary_another_node_is_taken_and_it_is_noted() -> None:
-    plan = PartitionFault().plan("master", facts(primary=None), random.Random(0))
-    assert plan.note == f"nobody leads; took {plan.targets[0]} instead"
+@pytest.mark.parametrize("kind", ["master", "link", "master-from-majority"])
+def test_without_a_leader_no_other_node_is_taken(kind: str) -> None:
+    with pytest.raises(NoTarget, match=r"^nobody leads$"):
+        PartitionFault().plan(kind, facts(primary=None), random.Random(0))
 
 
 def test_halves_leave_a_majority_when_there_is_one() -> None:
@@ -115,12 +116,15 @@ def test_every_partition_separates_two_sides_completely(seed: int, nodes: int, k
 @pytest.mark.parametrize("family", [PauseFault(), KillFault()])
 @pytest.mark.parametrize("kind", ["one", "master", "random"])
 def test_only_running_nodes_are_taken_down(family: PauseFault | KillFault, kind: str) -> None:
+    now = facts(nodes=5, max_down=3, n1="dead", n3="paused")
     for seed in range(30):
-        plan = family.plan(kind, facts(nodes=5, max_down=3, n1="dead", n3="paused"), random.Random(seed))
+        if kind == "master":
+            with pytest.raises(NoTarget, match="n1, which leads, is not running"):
+                family.plan(kind, now, random.Random(seed))
+            continue
+        plan = family.plan(kind, now, random.Random(seed))
         assert set(plan.targets) <= {"n2", "n4", "n5"}
         assert len(plan.targets) == 1  # two of the three that may be down are down already
-        note = f"n1, which leads, is not running; took {plan.targets[0]} instead"
-        assert plan.note == (note if kind == "master" else None)
 
 
 @pytest.mark.parametrize("family", [PauseFault(), KillFault()])

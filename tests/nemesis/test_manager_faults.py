@@ -26,7 +26,7 @@ from nemesis.facts import await_state
 from nemesis.manager import ManagerFault, QuorumFault
 from stormproof.contracts.backend import DiskFault, DiskUse, Link, ProcessState
 from stormproof.contracts.cluster import MAIN
-from stormproof.contracts.fault import ClusterFacts, Infeasible
+from stormproof.contracts.fault import ClusterFacts, Infeasible, NoTarget
 from stormproof.contracts.system import MANAGER
 from stormproof.errors import UsageError
 from stormproof.history.ledger import FaultWindow, read_ledger, read_repairs
@@ -284,10 +284,10 @@ def test_whose_disk_fails(target: str, roles: dict[str, str], expected: set[str]
     assert {StorageFault().plan("full", now, random.Random(seed)).targets[0] for seed in range(30)} == expected
 
 
-def test_where_nobody_serves_any_is_a_backup_and_it_is_noted() -> None:
+def test_where_nobody_leads_nobody_is_a_backup() -> None:
     now = replace(facts(primary=None), options={"disk_target": "backup"}, aim="backup")
-    plan = StorageFault().plan("full", now, random.Random(1))
-    assert plan.note == f"nobody leads; took {plan.targets[0]}"
+    with pytest.raises(NoTarget, match=r"^nobody leads$"):
+        StorageFault().plan("full", now, random.Random(1))
 
 
 @pytest.mark.parametrize("target", ["backup", "catchup"])

@@ -22,7 +22,7 @@ from nemesis.schedule import fault_generator, schedule
 from nodes.systems.reference.joram.system import JORAM
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.cluster import Cluster, NodeStatus
-from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible, NoTarget
 from stormproof.errors import BackendError, StormproofError, UsageError
 from stormproof.history.ledger import FaultWindow, read_ledger
 from stormproof.history.undo import pending_undos
@@ -252,13 +252,15 @@ async def test_an_unknown_operation_is_told(tmp_path: Path) -> None:
 async def test_a_fault_does_not_count_without_the_state_that_it_expects(
     leader: str | None, replicas: str, kind: str, why: str, tmp_path: Path
 ) -> None:
-    """It takes effect all the same, which the ledger tells."""
+    """Without a replica it takes effect all the same; without a leader nothing is hit. The ledger tells both."""
     rig = Rig(tmp_path, "kill")
     rig.cluster.leader, rig.cluster.replicas_are = leader, replicas
     injected = await rig.step("kill.inject", kind=kind)
     healed = await rig.step("kill.heal", kind=kind)
     (window,) = rig.windows()
-    assert window.confirmed and (window.unmet, window.counts) == (why, not why)
+    nobody = why == "nobody leads"
+    assert (window.unmet, window.counts, window.skipped) == (why, not why, why if nobody else "")
+    assert window.confirmed is not nobody and ("kill n1" in rig.backend.log) is not (nobody or not window.targets)
     assert [done.value["proven"] for done in (injected, healed)] == [not why] * 2
 
 
@@ -283,8 +285,11 @@ async def test_who_leads_by_what_the_nodes_say(kind: str) -> None:
     two = Test("joram", "queue", ("kill",), nodes=2)
     both = [NodeStatus(node, True, "leads", serving=True, epoch=3) for node in two.node_names]
     facts = await gather_facts(Telling(two, *both), kind, aim=kind)
-    picked = pick_node(kind, facts, facts.nodes, random.Random(1))
-    assert picked.unmet == "n1 and n2 both say that they lead" and str(picked.note).startswith(picked.unmet)
+    with pytest.raises(NoTarget, match=r"^n1 and n2 both say that they lead$"):
+        pick_node(kind, facts, facts.nodes, random.Random(1))
+    unlabelled = Telling(two, *both)
+    unlabelled.leading_roles = ()
+    assert (await gather_facts(unlabelled, kind, aim=kind)).primary is None, "both serve in one epoch"
     newer = Telling(two, both[0], replace(both[1], epoch=4))
     assert (await gather_facts(newer, kind, aim=kind)).primary == "n2"
     one = replace(two, nodes=1)

@@ -189,7 +189,7 @@ def test_mistakes_in_hooks(tmp_path: Path) -> None:
              "fault_duration=1", "--time-limit", "6", "--seed", "3", "--store", "runs")  # fmt: skip
     done = stormproof("test", "--system", "hooks.py:Base", *words, cwd=tmp_path)
     assert done.status == 2 and "can't read its nodes' logs: IndexError" in done.err, done.err
-    assert "kill:leader-of-q0 came only when what it expects was not there (nobody leads q0)" in done.out, done.out
+    assert "kill:leader-of-q0 never found the state that it expects (nobody leads q0)" in done.out, done.out
     assert "Traceback" not in done.err, done.err
     failed = stormproof("test", "--system", "hooks.py:Repairs", *words, cwd=tmp_path)
     assert failed.status != 3 and "repairing it failed: ZeroDivisionError" in failed.out, failed.out
