@@ -20,7 +20,7 @@ from checkers.locks import SLEPT, STOOD_STILL, UPDATE
 from checkers.run import Run, noun_of
 from stormproof import vocabulary
 from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
-from stormproof.contracts.fault import CUTS_LINKS
+from stormproof.contracts.fault import CUTS_CLIENTS, CUTS_LINKS
 from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.history.ledger import UNCHECKED, FaultWindow
 from stormproof.test import named_kinds
@@ -280,7 +280,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
     confirmed = run.ended(vocabulary.ENQUEUE, vocabulary.OK)
     counts = []
     for fault in run.faults:
-        if CUTS_LINKS not in fault.effects or not fault.counts or run.swallowed(fault):
+        if CUTS_LINKS not in fault.effects or CUTS_CLIENTS in fault.effects or not fault.counts or run.swallowed(fault):
             continue
         end = fault.end if fault.end is not None else int(h.time[-1]) if h.rows else fault.start
         # While the cut was being established its sides could still hear each other.

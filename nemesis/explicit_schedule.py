@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nemesis.families import BY_LEADER, LEADER_OF, kind_of, setting, wanted_kinds
+from nemesis.families import LEADER_OF, kind_of, setting, wanted_kinds, why_impossible
 from stormproof.contracts.fault import Fault
 from stormproof.errors import UsageError
 from stormproof.test import SCHEDULE, Test
@@ -81,8 +81,8 @@ def _read(word: str, known: dict[str, Fault], time_limit: float) -> ExplicitFaul
     family = known[fault.family]
     kinds = dict.fromkeys((*family.kinds, *family.aimed_kinds))
     fault = replace(fault, kind=kind_of(family, fault.kind))
-    if family.no_leader and fault.kind in BY_LEADER and fault.kind not in family.kinds:
-        raise UsageError(f"schedule: {word!r}: {family.no_leader}")
+    if why := why_impossible(family, fault.kind):
+        raise UsageError(f"schedule: {word!r}: {why}")
     of_leader = family.aims_at_roles and fault.kind.startswith(LEADER_OF)
     if fault.kind not in kinds and not of_leader:
         raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}"

@@ -89,18 +89,19 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
                 f"backend {backend.name!r} can't inject the fault {family.name!r}{_why(lacking, family, family.kinds)} "
                 f"(it can: {', '.join(names) or 'none'}); choose another --backend or --nemesis"
             )
-        family.no_leader = leader_unknown(test, system)
-        if family.no_leader:
-            kinds = tuple(kind for kind in kinds if kind not in BY_LEADER)
         wanted = wanted_kinds(test, family)
+        family.impossible = _impossible(family, test, topology, system)
         if family.aims_at_roles:
             kinds = (*kinds, *(role for role in topology.roles if role in wanted or role not in topology.only_aimed))
         target = canonical(str(test.options.get(setting(family.name, "target"), "")))
-        aims = {setting(family.name, "kind"): wanted, setting(family.name, "target"): (target,)}
-        for name, asked in aims.items():
-            lacking_leader = [each for each in asked if each in BY_LEADER and each not in kinds]
-            if family.no_leader and lacking_leader:
-                raise UsageError(f"--nemesis {family.name}, {name}={lacking_leader[0]}: {family.no_leader}")
+        for name, asked in ((setting(family.name, "kind"), wanted), (setting(family.name, "target"), (target,))):
+            for each in asked:
+                if why := why_impossible(family, each):
+                    raise UsageError(f"--nemesis {family.name}, {name}={each}: {why}")
+        reasons = [why_impossible(family, kind) for kind in kinds]
+        if ANY_KIND in wanted and all(reasons):
+            raise UsageError(f"--nemesis {family.name}: {reasons[0]}")
+        kinds = tuple(kind for kind, why in zip(kinds, reasons, strict=True) if not why)
         kinds += tuple(kind for kind in wanted if _only_when_asked_for(kind, family)
                        and is_honoured(abilities, family, kind))
         for kind in wanted:
@@ -110,6 +111,26 @@ def supported_families(backend: Backend | type[Backend], test: Test, topology: T
                                  f"(it can: {', '.join(kinds)}); choose another --backend or --set {name}")
         family.kinds = kinds
     return families
+
+
+def why_impossible(family: Fault, kind: str) -> str:
+    """Return why a kind or target can't occur in the test, once ``supported_families`` has determined that; empty: it
+    can."""
+    return family.impossible.get(LEADER_OF if kind.startswith(LEADER_OF) else kind, "")
+
+
+def _impossible(family: Fault, test: Test, topology: Topology, system: System) -> dict[str, str]:
+    """Return what can't occur in the test -> the reason."""
+    kinds = {*family.kinds, *family.aimed_kinds, *wanted_kinds(test, family), *topology.roles}
+    found = {kind: why for kind in sorted(kinds) if (why := family.why_impossible(kind, test, topology))}
+    if why := leader_unknown(test, system):
+        found |= {kind: why for kind in BY_LEADER if kind not in found}
+    if test.nodes == 1:
+        found.setdefault(BACKUP, "a single node is no backup of another one")
+    if not system.leads_objects():
+        hint = "; choose another kind" if leader_unknown(test, system) else f"; say {family.name}:leader"
+        found[LEADER_OF] = f"{system.name} does not tell who leads a queue or log (leaders in docs/systems.md){hint}"
+    return found
 
 
 def leader_unknown(test: Test, system: System) -> str:

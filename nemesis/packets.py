@@ -12,13 +12,15 @@ import random
 from dataclasses import asdict
 
 from nemesis.families import ANY_KIND, kind_option, option_value
-from nemesis.partition import CLIENTS, NETWORK, across, arrow, links_between, networks_hit
+from nemesis.partition import CLIENTS, NETWORK, across, arrow, links_between, networks_hit, unknown_network
 from stormproof.contracts.backend import PACKETS, Link, LinkConditions, PacketFaults
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
-from stormproof.contracts.fault import DELAYS_MESSAGES, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import DELAYS_MESSAGES, ClusterFacts, Evidence, Fault, FaultPlan
 from stormproof.contracts.option import Option
+from stormproof.contracts.topology import Topology
 from stormproof.history.undo import CONDITIONS
+from stormproof.test import Test
 
 KINDS = ("loss", "delay", "duplicate", "reorder", "corrupt", "rate", "reset", "flaky")
 
@@ -45,14 +47,21 @@ class PacketsFault(Fault):
     draws = (Draw("clients", ("outside",), 0.3), Draw("packets_links", ("clients",), 0.15))
     options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
+    def why_impossible(self, kind: str, test: Test, topology: Topology) -> str:
+        """Return why no such links exist: too few machines, or an unknown network."""
+        where = str(option_value(test.options, WHERE))
+        if where in (PAIR, ONE_WAY) and test.nodes < 2:
+            return f"{WHERE.name}={where} needs two nodes: use more --nodes, or {WHERE.name}={TO_CLIENTS}"
+        if where in (ALL, ONE) and len(topology.machines) < 2:
+            return f"{WHERE.name}={where} needs two machines: use more --nodes, or {WHERE.name}={TO_CLIENTS}"
+        return unknown_network(test, topology)
+
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose all nodes or one, and the severity; ``targets`` are the nodes whose links are degraded."""
         machines = facts.topology.machines or facts.nodes
         where = str(option_value(facts.options, WHERE))
         if where == TO_CLIENTS or (where == ANY_KIND and len(machines) < 2):
             return _plan_clients(kind, facts, rng)
-        if len(machines) < 2:
-            raise Infeasible("packet faults between nodes need at least two machines")
         if where in (PAIR, ONE_WAY):
             return _plan_pair(kind, where, facts, rng)
         everybody = rng.random() < 0.5
@@ -89,8 +98,6 @@ class PacketsFault(Fault):
 def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan for all links between nodes, or one node, and clients, regardless of the clients' place."""
     hosts = sorted(set(facts.hosts.values()))
-    if not hosts:
-        raise Infeasible("no client has a separate address on the network")
     targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
     links = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
     return FaultPlan(kind, tuple(targets), note="clients", conditions=dict.fromkeys(sorted(links),
@@ -99,8 +106,6 @@ def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPl
 
 def _plan_pair(kind: str, where: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan for links between two nodes, without any client's: in both directions, or from the first to the second."""
-    if len(facts.nodes) < 2:
-        raise Infeasible("links between two nodes need two of them")
     one, other = rng.sample(facts.nodes, 2)
     networks, conditions = networks_hit(facts, rng), conditions_of(kind, rng)
     links = across(facts, networks, [one], [other], ())

@@ -1,4 +1,5 @@
-"""Network partitions: halves, one node, the master, one way, one link; the master with a minority; overlapping sides.
+"""Network partitions: halves, one node, the master, one way, one link; the master with a minority; overlapping sides;
+nodes from clients.
 
 Client hosts are on the side of their node (``cI`` with ``nI``), or outside, where they reach every node. Evidence: a
 connection attempt over a cut link is answered before and not during the fault, and the packets that each cut link
@@ -21,21 +22,30 @@ from nemesis.families import (
     PRIMARY_FROM_MAJORITY,
     kind_option,
     option_value,
-    wanted_kinds,
 )
-from nemesis.shapes import DRAWN, SHAPES
+from nemesis.shapes import BRIDGE, DRAWN, MAJORITY_RING, SHAPES
 from stormproof.contracts.backend import LINKS, Backend, Link
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.draw import Draw
-from stormproof.contracts.fault import CUTS_LINKS, LEAVES_LINKS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import (
+    CUTS_CLIENTS,
+    CUTS_LINKS,
+    LEAVES_LINKS,
+    ClusterFacts,
+    Evidence,
+    Fault,
+    FaultPlan,
+)
 from stormproof.contracts.option import Option
-from stormproof.contracts.system import System
-from stormproof.contracts.topology import endpoint, machine_of
-from stormproof.errors import UsageError
+from stormproof.contracts.topology import Topology, endpoint, machine_of
 from stormproof.history.undo import NETWORK as UNDO_NETWORK
 from stormproof.test import Test
 
 KINDS = ("halves", "one", "master", "one-way")
+FROM_CLIENTS = "from-clients"
+"""The kind that cuts nodes off from all clients, and not from each other."""
+SHAPES_NEED = 3
+"""The number of nodes below which a majority ring or a bridge does not exist."""
 
 CLIENTS_OUTSIDE = "outside"
 CLIENTS = Option(
@@ -65,11 +75,13 @@ class PartitionFault(Fault):
     undo = UNDO_NETWORK
     needs = (LINKS,)
     effects = frozenset({CUTS_LINKS})
-    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(
-        (LINK, *SHAPES), frozenset({CUTS_LINKS, LEAVES_LINKS}))  # fmt: skip
+    kind_effects: ClassVar[Mapping[str, frozenset[str]]] = {
+        **dict.fromkeys((LINK, *SHAPES), frozenset({CUTS_LINKS, LEAVES_LINKS})),
+        FROM_CLIENTS: frozenset({CUTS_LINKS, LEAVES_LINKS, CUTS_CLIENTS}),
+    }
     aims_at_roles = True
     kinds = KINDS
-    aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES)
+    aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES, FROM_CLIENTS)
     draws = (Draw("partition_kind", ("master", "one-way", "link", "majority-ring", "bridge", "random"), 0.5),
              Draw("clients", ("outside",), 0.3))
     options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, NETWORK)
@@ -78,15 +90,20 @@ class PartitionFault(Fault):
         """Cut links on behalf of ``owner``, the name of another family, or of this family by default."""
         self._owner = owner or self.name
 
-    def check(self, test: Test, system: System) -> None:
-        """Raise UsageError unless there are enough nodes for at least one of the requested kinds."""
-        whys = [_too_few(kind, test.node_names) for kind in wanted_kinds(test, self)]
-        if all(whys):
-            raise UsageError(f"--nemesis {self.name}: {whys[0]}; use more --nodes or another kind")
+    def why_impossible(self, kind: str, test: Test, topology: Topology) -> str:
+        """Return why no such partition is possible: too few nodes, or an unknown network."""
+        if why := unknown_network(test, topology):
+            return why
+        if kind in topology.roles or kind == FROM_CLIENTS:
+            return ""
+        if test.nodes < 2:
+            return f"a partition needs at least two nodes: use --nodes 2 or more, or {self.name}:{FROM_CLIENTS}"
+        least = SHAPES_NEED if kind in (MAJORITY_RING, BRIDGE) else 2
+        return f"{kind} needs at least three nodes: use more --nodes or another kind" if test.nodes < least else ""
 
     def expects_replica(self, kind: str) -> bool:
-        """Return True: replicas are cut off from each other."""
-        return True
+        """Return whether replicas are cut off from each other."""
+        return kind != FROM_CLIENTS
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
@@ -95,16 +112,14 @@ class PartitionFault(Fault):
         """
         if kind == LINK:
             return _plan_link(facts, rng)
+        if kind == FROM_CLIENTS and not facts.helpers(kind):
+            return _plan_from_clients(facts, rng)
         if kind in SHAPES and not facts.helpers(kind):
             return _plan_shape(kind, facts, rng)
         machines = facts.topology.machines or facts.nodes
-        if len(machines) < 2:
-            raise Infeasible("a partition needs at least two machines")
         note = None
         if helpers := facts.helpers(kind):
             side = list(helpers)
-        elif len(facts.nodes) < 2:
-            raise Infeasible("a partition needs at least two nodes")
         elif kind == "halves":
             side = rng.sample(facts.nodes, len(facts.nodes) // 2)
         else:
@@ -136,7 +151,7 @@ class PartitionFault(Fault):
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the links, and probe some of them before and after."""
         backend = cluster.backend
-        links = probe_links(plan.cut, cluster.topology.machines)
+        links = _probed(plan, cluster)
         before = await probe(backend, links)
         await set_cut(backend, self._owner, plan.cut)
         after = await probe(backend, links)
@@ -148,7 +163,7 @@ class PartitionFault(Fault):
         backend = cluster.backend
         dropped = await backend.dropped()
         await set_cut(backend, self._owner, frozenset())
-        after = await probe(backend, probe_links(plan.cut, cluster.topology.machines))
+        after = await probe(backend, _probed(plan, cluster))
         counters = {arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
         return Evidence(
             {"dropped": counters, "probe": {arrow(link): state for link, state in after.items()}},
@@ -156,23 +171,24 @@ class PartitionFault(Fault):
         )
 
 
-def _too_few(kind: str, nodes: Sequence[str]) -> str:
-    """Return why a shape can't be drawn among these nodes; empty if it can, or if the kind is not a shape."""
-    if kind not in SHAPES:
-        return ""
-    if len(nodes) < 2:
-        return f"{kind} needs at least two nodes"
-    try:
-        DRAWN[kind](nodes, random.Random(0))
-    except Infeasible as error:
-        return str(error)
-    return ""
+def _plan_from_clients(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
+    """Plan a cut between one node, or all of them, and all clients, wherever they stand; the nodes hear each other."""
+    targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
+    hosts = sorted(set(facts.hosts.values()))
+    cut = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
+    return FaultPlan(FROM_CLIENTS, tuple(targets), cut)
+
+
+def _probed(plan: FaultPlan, cluster: Cluster) -> list[Link]:
+    """Return the cut links to probe: between machines, or, where only clients are cut off, from nodes to them."""
+    if plan.kind != FROM_CLIENTS:
+        return probe_links(plan.cut, cluster.topology.machines)
+    return probe_links(frozenset(link for link in plan.cut if link[0] in plan.targets),
+                       (*cluster.topology.nodes, *cluster.topology.client_hosts))  # fmt: skip
 
 
 def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan a cut between the serving node and one other node; all other machines still hear both."""
-    if len(facts.nodes) < 2:
-        raise Infeasible("a cut link needs at least two nodes")
     node = pick_node(PRIMARY, facts, facts.nodes, rng)
     other = rng.choice([each for each in facts.nodes if each != node])
     networks = networks_hit(facts, rng)
@@ -182,8 +198,6 @@ def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
 
 def _plan_shape(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan a partition in which nodes hear only some others; helper machines hear all nodes."""
-    if len(facts.nodes) < 2:
-        raise Infeasible("a partition needs at least two nodes")
     pairs, words = DRAWN[kind](facts.nodes, rng)
     beside = option_value(facts.options, CLIENTS) == "beside"
     hosts = set(facts.hosts.values()) if beside else set()
@@ -211,9 +225,13 @@ def networks_hit(facts: ClusterFacts, rng: random.Random) -> tuple[str, ...]:
         wanted = rng.choice([ALL_NETWORKS, *names])
     if wanted == ALL_NETWORKS:
         return names
-    if wanted not in names:
-        raise Infeasible(f"unknown network {wanted!r} (known: {', '.join(names)})")
     return (wanted,)
+
+
+def unknown_network(test: Test, topology: Topology) -> str:
+    """Return why the option ``fault_network`` names no network of the test; empty: it does."""
+    wanted, known = str(option_value(test.options, NETWORK)), (ANY_KIND, ALL_NETWORKS, MAIN_NETWORK, *topology.networks)
+    return "" if wanted in known else f"unknown network {wanted!r} ({NETWORK.name}: one of {', '.join(known)})"
 
 
 def across(

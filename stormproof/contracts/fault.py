@@ -21,9 +21,11 @@ CUTS_LINKS, LEAVES_LINKS, DELAYS_MESSAGES = "cuts links", "leaves links", "delay
 ENDS_PROCESS, MAY_END_PROCESS, STOPS_TIME = "ends process", "may end process", "stops time"
 MOVES_CLOCK, LOSES_DATA, STRIKES_LATER = "moves clock", "loses data", "strikes later"
 LOSES_SYNCED = "loses synced data"
+CUTS_CLIENTS = "cuts clients"
 """The effects of a fault on its targets, as far as a verdict depends on them; the ledger records them. A fault that
 strikes later takes effect at some time between its injection and its heal. A fault that loses synced data removes data
-whose sync the disk had confirmed, so the system may afterwards wait for a person."""
+whose sync the disk had confirmed, so the system may afterwards wait for a person. A fault that cuts clients cuts only
+their links: the nodes still hear each other."""
 
 
 FROM_HEAL = "seconds from heal"
@@ -158,9 +160,9 @@ class Fault(ABC):
     draws: ClassVar[tuple[Draw, ...]] = ()
     drawn: ClassVar[int] = 1
     kinds: tuple[str, ...] = ()
-    no_leader: str = ""
-    """The reason why the family can't aim at the leading node in a test whose system does not report it; empty: it can.
-    """
+    impossible: Mapping[str, str] = {}
+    """The kinds and targets that can't occur in the test, whatever its state -> the reason; set before the run. A kind
+    that ends with a hyphen stands for all that begin with it."""
 
     @abstractmethod
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -183,6 +185,11 @@ class Fault(ABC):
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError if the test, or the system, leaves nothing for the family to do."""
+
+    def why_impossible(self, kind: str, test: Test, topology: Topology) -> str:
+        """Return why no fault of this kind can occur in the test, whatever its state; empty: it can. Such a kind is
+        refused before the run if the test names it, and otherwise not drawn."""
+        return ""
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Return which of the nodes the fault hits, if kinds specify its effect; empty: its kinds specify the target.

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemesis.families import ANY_KIND
+from nemesis.packets import PacketsFault
 from nemesis.partition import PartitionFault
 from nemesis.process import KillFault, PauseFault, plan_programs
 from stormproof.contracts.fault import ClusterFacts, FaultPlan, Infeasible, NoTarget
 from stormproof.contracts.topology import Helper, Topology
+from stormproof.test import Test
 
 
 def facts(
@@ -80,16 +82,44 @@ def test_a_link_joins_the_master_and_one_other() -> None:
     plans = [PartitionFault().plan("link", facts(), random.Random(seed)) for seed in range(20)]
     assert {plan.targets for plan in plans} == {("n1", "n2"), ("n1", "n3")}
     assert all(plan.cut == {plan.targets, plan.targets[::-1]} for plan in plans), "both ways, and no client's"
-    with pytest.raises(Infeasible, match="at least two nodes"):
-        PartitionFault().plan("link", facts(nodes=1), random.Random(0))
 
 
-def test_one_node_cannot_be_partitioned() -> None:
-    with pytest.raises(Infeasible, match="at least two machines"):
-        PartitionFault().plan("one", facts(nodes=1), random.Random(0))
-    beside = replace(facts(nodes=1), topology=Topology(("n1",), ("c1",), (Helper("g1", "gateway"),)))
-    with pytest.raises(Infeasible, match="at least two nodes"):
-        PartitionFault().plan("one", beside, random.Random(0))
+@pytest.mark.parametrize("clients", ["beside", "outside"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_nodes_are_cut_off_from_all_clients_and_from_nobody_else(nodes: int, clients: str) -> None:
+    now, sizes = facts(nodes=nodes, clients=clients), set()
+    for seed in range(30):
+        plan = PartitionFault().plan("from-clients", now, random.Random(seed))
+        sizes.add(len(plan.targets))
+        assert plan.cut == {link for node in plan.targets for host in now.hosts.values()
+                            for link in ((node, host), (host, node))}  # fmt: skip
+    assert sizes == {1, nodes}
+
+
+@pytest.mark.parametrize(("nodes", "kind", "why"), [
+    *((1, kind, "a partition needs at least two nodes: use --nodes 2 or more, or partition:from-clients")
+      for kind in ("halves", "one", "master", "one-way", "link", "random", "bridge")),
+    (2, "bridge", "bridge needs at least three nodes: use more --nodes or another kind"),
+    (2, "random", ""), (1, "from-clients", ""), (1, "gateway", ""), (3, "majority-ring", ""),
+])  # fmt: skip
+def test_a_partition_that_can_not_be_is_known_before(nodes: int, kind: str, why: str) -> None:
+    test = Test("joram", "queue", ("partition",), nodes=nodes)
+    topology = Topology(test.node_names, test.client_hosts, (Helper("g1", "gateway"),), networks=("back",))
+    assert PartitionFault().why_impossible(kind, test, topology) == why
+    elsewhere = replace(test, options={"fault_network": "front"})
+    told = "unknown network 'front' (fault_network: one of any, all, main, back)"
+    assert PartitionFault().why_impossible(kind, elsewhere, topology) == told
+    assert PacketsFault().why_impossible("loss", elsewhere, topology) == told
+
+
+@pytest.mark.parametrize(("nodes", "where", "why"), [
+    (1, "pair", "packets_links=pair needs two nodes"), (1, "all", "packets_links=all needs two machines"),
+    (1, "any", ""), (1, "clients", ""), (2, "one-way", ""),
+])  # fmt: skip
+def test_packets_of_links_that_do_not_exist_are_known_before(nodes: int, where: str, why: str) -> None:
+    test = Test("joram", "queue", ("packets",), nodes=nodes, options={"packets_links": where})
+    found = PacketsFault().why_impossible("loss", test, Topology(test.node_names, test.client_hosts))
+    assert found.startswith(why) and bool(found) is bool(why)
 
 
 @settings(max_examples=100, deadline=None)

@@ -30,6 +30,13 @@ def test_all_serve_and_the_one_that_leads_is_hit(nemesis: str, tmp_path: Path) -
     assert hit and set(hit) == {(LEADER,)}
 
 
+def test_one_node_is_cut_off_from_its_clients(tmp_path: Path) -> None:
+    ran = simulated("standalone", tmp_path, "partition", nodes=1, workload="queue", partition_kind="from-clients")
+    (window, *_) = read_ledger(ran.run / "ledger.jsonl") if ran.run else []
+    assert window.targets == ("n1",) and window.counts and window.inject_evidence["probe"] == {"n1>c1": ["open", "cut"]}
+    assert all(window.heal_evidence["dropped"][link] for link in ("c1>n1", "n1>c1"))
+
+
 def gate(ran: Ran) -> dict[str, Any]:
     (found,) = (each for each in ran.verdict["checks"] if each["check"] == "gates")
     return dict(found["figures"]["gates"]["faults_confirmed"])
@@ -110,6 +117,8 @@ def test_designs(system: str, nodes: int, settings: dict[str, str], tmp_path: Pa
     (MUTE, "disk", {"disk_target": "backup"}, "don't tell which of them leads"),
     (MUTE, "kill", {"schedule": "kill:leader:1-2:3"}, "don't tell which of them leads"),
     (MUTE, "partition", {"schedule": "partition:link:1-2:3"}, "don't tell which of them leads"),
+    (MUTE, "kill:leader-of-q0", {}, "does not tell who leads a queue or log"),
+    ("joram", "pause", {"schedule": "pause:leader-of-q0:1-2:3"}, "say pause:leader"),
 ])
 def test_nobody_can_tell_who_leads(system: str, nemesis: str, settings: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -55,7 +55,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
 from stormproof.run_folder import REMOTE_FILE
-from stormproof.test import Test
+from stormproof.test import Test, named_kinds
 
 OPTIONS = (
     Option("ssh_config", "", "OpenSSH configuration that names the hosts, as `vagrant ssh-config` prints it"),
@@ -458,7 +458,9 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
 
     def _stand_outside(self, test: Test, why: str) -> None:
         """Let all clients use this machine's own address, which no fault may cut."""
-        if {LINKS, PACKETS} & _needed(test) and test.options.get("clients") == "beside":
+        cut_off = "from-clients" in named_kinds(test.options, "partition") or (
+            test.options.get("packets_links") == "clients")
+        if {LINKS, PACKETS} & _needed(test) and (cut_off or test.options.get("clients") == "beside"):
             raise BackendError(f"clients can't stand beside the nodes: {why}; let them reach all nodes: "
                                "--set clients=outside, or name addresses of this machine: --set client_addresses=A,B,C")
         first = next(iter(self._addresses.values()))
