@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.run import plugins
 from harness.run.cases import EVENTFUL, Case, JudgedRun
 from harness.run.settings import declared_options, make_test
 from harness.sim.campaign import NONE, run_and_judge
@@ -188,7 +189,7 @@ def _judged(case: Case, seed: int, scratch: Path) -> tuple[JudgedRun, dict[str, 
 
 def read_store(system: str, store: Path) -> GuaranteeFindings:
     """Return the results of the checked runs of a store. Runs are left out if they match no mode, had no faults, had a
-    bug switched on, had an unknown verdict, or used a plug-in."""
+    bug switched on, had an unknown verdict, or used a plug-in other than the system itself, as it is here."""
     findings = GuaranteeFindings(system, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(system), _defaults(system)
     for run in Store(store).runs():
@@ -196,9 +197,10 @@ def read_store(system: str, store: Path) -> GuaranteeFindings:
             info = read_run(run)
             test = Test.from_json(info["test"])
             verdict = read_verdict(run)
+            plugins.demand_same(info, str(run))
         except HistoryError:
             continue
-        if info.get("plugins"):
+        if any(each["kind"] != plugins.SYSTEM for each in info.get("plugins") or ()):
             continue
         sound = test.options.get("bug", NO_BUG) == NO_BUG and verdict["verdict"] != UNKNOWN
         if test.system == system and test.nemesis and sound and (mode := mode_of(modes, test.options, defaults)):

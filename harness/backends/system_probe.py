@@ -42,7 +42,9 @@ def _probe(system: ShellSystem, images: Images) -> Capability:
     if packages:
         commands.append(f"{as_root()}apt-get install --no-install-recommends {' '.join(system.packages)}")
     if clients:
-        commands.append(f"pip install 'stormproof[{','.join(extras_of(clients))}]'")
+        ours = type(system).__module__.startswith("nodes.")
+        extras = f"'stormproof[{','.join(extras_of(clients))}]'"
+        commands.append(f"pip install {extras if ours else ' '.join(clients)}")
     image = images(system.packages)
     ready = f"ready ({', '.join((*system.packages, *(() if clients else system.distributions)))})"
     local = f"local: {' '.join(packages)} not installed" if packages else f"local: {ready}"

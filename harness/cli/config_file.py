@@ -18,6 +18,8 @@ from stormproof.text import size
 
 STRING, INTEGER, FLOAT, NUMBER, BOOLEAN = "a string", "an integer", "a float", "a number", "a boolean"
 TABLE, ARRAY = "a table", "an array"
+SYSTEM = "a string or a table"
+"""The type of a key that names a system: by a text, or by a table about a Compose file."""
 MAX_BYTES = 256 << 10
 """The largest size of a configuration file, in bytes."""
 MAX_DOTS = 200
@@ -109,7 +111,8 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def _fits(kind: str, value: object) -> bool:
     actual = toml_type(value)
-    return actual == kind or (kind == NUMBER and actual in (INTEGER, FLOAT))
+    return actual == kind or (kind == NUMBER and actual in (INTEGER, FLOAT)) or (
+        kind == SYSTEM and actual in (STRING, TABLE))
 
 
 def _shown(value: object) -> str:

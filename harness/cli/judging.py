@@ -88,6 +88,8 @@ def list_names(
     from harness.run import plugins
 
     plugins.load_installed()
+    if what is not None and plugins.is_file(what):
+        what = plugins.resolve_any(what)
     data = listing("all" if what is None else what)
     if as_json:
         print_json(data)

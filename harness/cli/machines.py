@@ -155,10 +155,19 @@ def broker(
     raise typer.Exit(run_single(design, data, host, port, login, passcode))
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(
+    systems: Annotated[
+        list[str] | None, typer.Argument(help="systems of your own to show, too, as FILE.py:CLASS")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show the abilities of this machine, and for each missing one the command that adds it."""
     from harness.backends.probe import choose_backend, probe_all
+    from harness.run import plugins
 
+    plugins.load_installed()
+    for name in systems or []:
+        plugins.resolve(plugins.SYSTEM, name)
     capabilities = probe_all()
     try:
         chosen, why = choose_backend(None)

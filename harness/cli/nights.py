@@ -24,6 +24,20 @@ KnownOption = Annotated[
     Path | None, typer.Option(help="TOML file of failures that are known  [default: known.toml beside FILE, if any]")
 ]
 
+OwnSystemOption = Annotated[
+    list[str] | None, typer.Option("--system", metavar="FILE:CLASS", help="a system of your own, so that the pages "
+                                   "show its guarantees; may be repeated")
+]
+
+
+def _load(systems: list[str] | None) -> None:
+    """Load the named systems, and all that are installed."""
+    from harness.run import plugins
+
+    plugins.load_installed()
+    for name in systems or []:
+        plugins.resolve(plugins.SYSTEM, name)
+
 
 def nightly(
     file: Annotated[Path, typer.Argument(help="TOML file: [defaults] and [[case]]; docs/nights.md lists the keys")],
@@ -67,22 +81,26 @@ def nightly(
 def triage(
     night: Annotated[str | None, typer.Option(help="a night's id, a unique beginning of it, or `latest`")] = None,
     known: KnownOption = None,
+    system: OwnSystemOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
     """Show the kinds of failure of a night, or of all nights: how often, since when, an example."""
     from harness.nightly.command import run_triage
 
+    _load(system)
     raise typer.Exit(run_triage(store, night, known, as_json))
 
 
 def trend(
     nights: Annotated[int, typer.Option(help="number of latest nights to include")] = 60,
     known: KnownOption = None,
+    system: OwnSystemOption = None,
     store: StoreOption = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
     """Report changes over nights, and write the pages over the store: trends, guarantee matrix, kinds of failure."""
     from harness.nightly.command import run_trend
 
+    _load(system)
     raise typer.Exit(run_trend(store, nights, known, as_json))

@@ -10,7 +10,8 @@ from harness.cli.common import DEFAULT_STORE, JsonOption, StoreOption
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="reproductions, as redis-D1; none: list them")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="reproductions, as redis-D1, or FILE.py:CLASS for "
+                                                             "all of a system of your own; none: list them")] = None,
     everything: Annotated[bool, typer.Option("--all", help="run all reproductions")] = False,
     times: Annotated[int, typer.Option(help="runs of each arm")] = 1,
     arm: Annotated[list[str] | None, typer.Option(help="this arm only: fails, twin, ...; may be repeated")] = None,

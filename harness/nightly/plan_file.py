@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.cli.config_file import INTEGER, NUMBER, STRING, SYSTEM, TABLE, Key, check_keys, near, read_toml
+from harness.cli.named_system import NamedSystem, system_of
 from harness.reference.feature_coverage import with_all_features
 from harness.reference.mutants import case_of, exercised
 from harness.reproductions.recipes import find_recipe, recipes
+from harness.run import plugins
 from harness.run.cases import Case
 from harness.run.settings import with_new_names
 from stormproof.contracts.check import INVALID, VALID
@@ -25,7 +27,7 @@ DEFAULTS, CASE = "defaults", "case"
 _RENAMED = {"design": "system", "workloads": "workload", "nemeses": "nemesis", "backends": "backend",
             "time_limit": "time-limit"}
 _KEYS = {
-    "system": Key(STRING, several=True), "workload": Key(STRING, several=True), "nemesis": Key(STRING, several=True),
+    "system": Key(SYSTEM, several=True), "workload": Key(STRING, several=True), "nemesis": Key(STRING, several=True),
     "backend": Key(STRING, several=True), "nodes": Key(INTEGER), "time-limit": Key(NUMBER), "rate": Key(NUMBER),
     "seeds": Key(STRING), "expected": Key(STRING), "set": Key(TABLE), "bug": Key(STRING),
     "mutants": Key(STRING, several=True), "reproductions": Key(STRING, several=True),
@@ -59,7 +61,8 @@ class Cell(Case):
 
 @dataclass(frozen=True)
 class Plan:
-    """A night's cells, and a line for each impossible combination. ``digest`` is that of the file."""
+    """A night's cells, and a line for each impossible combination. ``digest`` is that of the file and of the plug-ins in
+    use."""
 
     path: Path
     digest: str
@@ -75,7 +78,7 @@ def read_plan(path: Path, salt: str) -> Plan:
     Raises:
         UsageError: the file is missing, is not TOML, or has invalid content; the message says where.
     """
-    data, digest = read_toml(path), hashlib.sha256(path.read_bytes()).hexdigest()
+    data = read_toml(path)
     for name in data:
         if name not in (DEFAULTS, CASE):
             raise UsageError(f"{path}: unknown key {name!r} (known: [{DEFAULTS}], [[{CASE}]])")
@@ -96,10 +99,11 @@ def read_plan(path: Path, salt: str) -> Plan:
             raise UsageError(f"{path}: {CASE} {name}: there are two of that name")
         names.add(name)
         given = _checked({key: value for key, value in each.items() if key != "name"}, f"{path}: {CASE} {name}")
-        made, out = _cells(name, _joined(defaults, given), f"{path}: {CASE} {name}", salt)
+        made, out = _cells(name, _joined(defaults, given), f"{path}: {CASE} {name}", salt, path.parent)
         cells += made
         left_out += out
-    return Plan(path, digest, cells, left_out)
+    content = b"".join([path.read_bytes(), *(digest.encode() for digest in plugins.digests())])
+    return Plan(path, hashlib.sha256(content).hexdigest(), cells, left_out)
 
 
 def _checked(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -111,7 +115,8 @@ def _joined(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**defaults, **given, "set": settings}
 
 
-def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[list[Cell], list[str]]:
+def _cells(name: str, given: Mapping[str, Any], where: str, salt: str, folder: Path
+           ) -> tuple[list[Cell], list[str]]:  # fmt: skip
     settings = dict(given["set"]) | ({"bug": given["bug"]} if "bug" in given else {})
     expected = given.get("expected", VALID)
     if expected not in EXPECTED:
@@ -122,17 +127,33 @@ def _cells(name: str, given: Mapping[str, Any], where: str, salt: str) -> tuple[
         return [Cell.of_case(case_of(bug), name, INVALID, seeds) for bug in _bugs(given["mutants"], where)], []
     if "reproductions" in given:
         return _reproduced(name, given, where, seeds)
-    lists = [list(dict.fromkeys(_several(given.get(key, default)))) for key, default in
-             (("system", "joram"), ("workload", "queue"), ("nemesis", "partition"), ("backend", "sim"))]
+    systems, workloads, nemeses, backends = _named(given, where, folder)
     cells, left_out = _possible(
-        Cell(system, workload, nemesis, given.get("nodes"), float(given.get("time-limit", 30.0)),
-             float(given.get("rate", 17.0)), _with_all_features(workload, backend, settings, expected), backend, name,
-             expected, seeds)
-        for system, workload, nemesis, backend in itertools.product(*lists)
+        Cell(system.name, workload, nemesis, given.get("nodes"), float(given.get("time-limit", 30.0)),
+             float(given.get("rate", 17.0)), _with_all_features(workload, backend, {**system.settings, **settings},
+                                                                expected), backend, name, expected, seeds)
+        for system in systems for workload, nemesis, backend in itertools.product(
+            workloads, nemeses, [system.backend] if system.backend else backends)
     )
     if not cells:
         raise UsageError(f"{where}: none of its combinations can be: {left_out[0]}")
     return cells, left_out
+
+
+def _named(given: Mapping[str, Any], where: str, folder: Path
+           ) -> tuple[list[NamedSystem], list[str], list[str], list[str]]:  # fmt: skip
+    """Return a case's systems, workloads, nemeses and backends; paths of plug-ins start from the plan's folder."""
+    try:
+        systems = [system_of(each, folder) for each in _several(given.get("system", "joram"))]
+        workloads = [plugins.resolve(plugins.WORKLOAD, each, folder) for each in
+                     _several(given.get("workload", "queue"))]  # fmt: skip
+        nemeses = [plugins.resolve_all(plugins.NEMESIS, each, folder) for each in
+                   _several(given.get("nemesis", "partition"))]  # fmt: skip
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+    backends = _several(given.get("backend", "sim"))
+    workloads, nemeses, backends = (list(dict.fromkeys(each)) for each in (workloads, nemeses, backends))
+    return [each for number, each in enumerate(systems) if each not in systems[:number]], workloads, nemeses, backends
 
 
 def _with_all_features(workload: str, backend: str, settings: dict[str, Any], expected: str) -> dict[str, Any]:
@@ -185,8 +206,8 @@ def _bugs(value: str | list[str], where: str) -> list[str]:
     return names
 
 
-def _several(value: str | list[str]) -> Iterator[str]:
-    yield from [value] if isinstance(value, str) else value
+def _several(value: Any) -> Iterator[Any]:
+    yield from value if isinstance(value, list) else [value]
 
 
 def _seeds(text: str, where: str, salt: str) -> list[int]:

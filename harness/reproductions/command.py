@@ -9,8 +9,9 @@ from checkers.spark.session import SparkWarmup
 from harness.backends.probe import choose_backend
 from harness.cli.output import print_answer, print_json, teller
 from harness.reproductions.page import SEEN_FILE, note_seen
-from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes
+from harness.reproductions.recipes import TWIN, Arm, Recipe, find_recipe, recipes, recipes_of
 from harness.reproductions.run import Reproduction, reproduce
+from harness.run import plugins
 from stormproof.errors import EXIT_VALID, UsageError
 
 
@@ -23,15 +24,16 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
             runs
             have been reported.
     """
-    known = recipes()
+    own, names = _of_own_systems(names)
+    known = [*recipes(), *own]
     if everything and names:
         raise UsageError("give names of reproductions, or --all, not both")
     if times < 1:
         raise UsageError(f"--times {times}: at least 1")
-    if not everything and not names:
+    if not everything and not names and not own:
         _list(known, as_json)
         return EXIT_VALID
-    chosen = known if everything else [find_recipe(name, known) for name in names]
+    chosen = known if everything else [find_recipe(name, known) for name in names] or own
     wanted = [_arms_of(recipe, arms) for recipe in chosen]
     tell = teller(as_json)
     place, why = choose_backend(backend)
@@ -55,6 +57,18 @@ def run_reproduce(names: Sequence[str], everything: bool, times: int, arms: Sequ
         if as_json:
             print_json({"reproductions": [outcome.to_json() for outcome in outcomes], "asked": len(chosen)})
     return max(outcome.exit_status for outcome in outcomes)
+
+
+def _of_own_systems(names: Sequence[str]) -> tuple[list[Recipe], list[str]]:
+    """Return the reproductions of the systems of the user's own among these names, and the other names."""
+    own: list[Recipe] = []
+    others: list[str] = []
+    for name in names:
+        if plugins.is_file(name) or plugins.is_entry_point(plugins.SYSTEM, name):
+            own += recipes_of(plugins.resolve(plugins.SYSTEM, name))
+        else:
+            others.append(name)
+    return own, others
 
 
 def _arms_of(recipe: Recipe, names: Sequence[str]) -> list[Arm]:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.config_file import INTEGER, NUMBER, STRING, TABLE, Key, check_keys, near, read_toml
+from harness.run import plugins
 from harness.run.cases import Case
+from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.check import INVALID, VALID
 from stormproof.errors import UsageError
 
@@ -91,19 +93,38 @@ def find_recipe(name: str, known: Sequence[Recipe]) -> Recipe:
     raise UsageError(f"unknown reproduction {name!r}{near(name, names)} (known: {', '.join(names)})")
 
 
-def read_recipes(path: Path) -> Iterator[Recipe]:
-    """Yield the reproductions in one file, all of the system that owns the file's folder; raises UsageError."""
+def recipes_of(system: str) -> list[Recipe]:
+    """Return the reproductions of a system of the user's own: those in the file that its attribute ``reproductions``
+    names, by default ``reproductions.toml``, beside the system's file.
+
+    Raises:
+        UsageError: the file is missing, or has invalid content.
+    """
+    folder = plugins.folder_of(plugins.SYSTEM, system)
+    assert folder is not None, "a plug-in"
+    path = folder / str(getattr(SYSTEMS.load(system), "reproductions", FILE))
+    if not path.is_file():
+        raise UsageError(f"{system}: no file {path}; write its reproductions there, or name the file by the class's "
+                         "attribute `reproductions`")
+    return list(read_recipes(path, system))
+
+
+def read_recipes(path: Path, owner: str = "") -> Iterator[Recipe]:
+    """Yield the reproductions in one file, all of ``owner``, by default the system of the file's folder; raises
+    UsageError."""
     data = read_toml(path)
     entries = data.pop("reproduction", None)
     if data or not isinstance(entries, list) or not entries:
         raise UsageError(f"{path}: write any number of [[reproduction]], and nothing else")
     for number, entry in enumerate(entries, 1):
-        yield _recipe(entry, path.parent.name, f"{path}: reproduction {entry.get('name', number)}")
+        if not isinstance(entry, dict):
+            raise UsageError(f"{path}: write any number of [[reproduction]], and nothing else")
+        yield _recipe(entry, owner or path.parent.name.replace("_", "-"),
+                      f"{path}: reproduction {entry.get('name', number)}")  # fmt: skip
 
 
-def _recipe(entry: dict[str, Any], folder: str, where: str) -> Recipe:
+def _recipe(entry: dict[str, Any], system: str, where: str) -> Recipe:
     """Return a reproduction from its entry. ``prefix`` replaces the system's name at the beginning of its name."""
-    system = folder.replace("_", "-")
     tables = {name: entry.pop(name) for name in _TABLES & entry.keys()}
     given = check_keys(entry, _KEYS, where)
     missing = [name for name in (*_TEXTS, "expected", "workload", "nemesis") if name not in given]

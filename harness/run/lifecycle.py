@@ -214,7 +214,7 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
         update_run(run_dir, failure=why)
     if (run_dir / HISTORY).exists():
-        print(f"what was recorded is in {run_dir}; `stormproof check {run_dir}` checks it", file=sys.stderr)
+        print(f"what was recorded is in {run_dir}; `{plugins.check_command(run_dir)}` checks it", file=sys.stderr)
 
 
 class RunnerProcess:
@@ -301,11 +301,12 @@ class RunnerProcess:
         if self._watch.killed:
             raise StormproofError(f"the harness's child process gave no sign for {ParentWatch.SILENT_SECONDS:g} s and "
                                   "was ended: code in it keeps Python from running; "
-                                  f"`stormproof check {self._run_dir}` checks what it recorded")
+                                  f"`{plugins.check_command(self._run_dir)}` checks what it recorded")
         if status:
             raise StormproofError(
                 f"the harness's child process ended with status {status}{self._last_words()}; "
-                f"its log is {self._run_dir / HARNESS_LOG}; `stormproof check {self._run_dir}` checks what it recorded"
+                f"its log is {self._run_dir / HARNESS_LOG}; `{plugins.check_command(self._run_dir)}` checks what it "
+                "recorded"
             )
 
     def end(self) -> None:

@@ -71,8 +71,9 @@ def _registry(kind: str) -> Registry[Any]:
     return registries[kind]
 
 
-def resolve(kind: str, text: str) -> str:
-    """Return the registered name that a person means: a plain name, or ``FILE:ATTRIBUTE``, which is loaded.
+def resolve(kind: str, text: str, folder: Path = Path()) -> str:
+    """Return the registered name that a person means: a plain name, or ``FILE:ATTRIBUTE``, which is loaded. A relative
+    path starts from ``folder``.
 
     Raises:
         UsageError: the file can't be loaded, or holds nothing of that kind.
@@ -87,12 +88,59 @@ def resolve(kind: str, text: str) -> str:
             if (kind, name) not in _loaded:
                 raise UsageError(f"--check {name}: this one is always asked; name one of your own, as FILE.py:CLASS")
         return name
-    return _load_file(kind, Path(file), attribute)
+    return _load_file(kind, folder / file, attribute)
 
 
-def resolve_all(kind: str, text: str) -> str:
+def resolve_all(kind: str, text: str, folder: Path = Path()) -> str:
     """Apply ``resolve`` to several names, joined by commas."""
-    return ",".join(resolve(kind, part.strip()) if part.strip() else part for part in text.split(","))
+    return ",".join(resolve(kind, part.strip(), folder) if part.strip() else part for part in text.split(","))
+
+
+def resolve_any(text: str) -> str:
+    """Return the registered name of a plug-in of any kind.
+
+    Raises:
+        UsageError: it can't be loaded, or is none.
+    """
+    first: UsageError | None = None
+    for kind in _GROUPS:
+        try:
+            return resolve(kind, text)
+        except UsageError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def is_file(text: str) -> bool:
+    """Return whether a text names a plug-in in a file, rather than by a name."""
+    return text.rpartition(":")[0].endswith(".py")
+
+
+def is_entry_point(kind: str, name: str) -> bool:
+    """Return whether an installed package has a plug-in of this name."""
+    return bool(importlib.metadata.entry_points(group=f"stormproof.{_GROUPS[kind]}", name=name))
+
+
+def folder_of(kind: str, name: str) -> Path | None:
+    """Return the folder of the file of a plug-in that is in use; None for any other name."""
+    found = _loaded.get((kind, name))
+    if found is None:
+        return None
+    file = found.target.rpartition(":")[0]
+    return Path(file if file.endswith(".py") else str(sys.modules[file].__file__)).parent
+
+
+def digests() -> list[str]:
+    """Return the digests of all plug-ins in use and of the modules that they import, in a fixed order."""
+    return sorted({digest for plugin in _loaded.values() for digest in (plugin.sha256, *plugin.helpers.values())})
+
+
+def check_command(run_dir: Path) -> str:
+    """Return the command that checks a run that was made with the plug-ins in use."""
+    words = [word for plugin in _loaded.values() if is_file(plugin.target)
+             for word in (f"--{plugin.kind}", plugin.target)]  # fmt: skip
+    return shlex.join(["stormproof", "check", str(run_dir), *words])
 
 
 def load(arguments: Iterable[str]) -> None:

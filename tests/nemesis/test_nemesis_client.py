@@ -260,8 +260,9 @@ async def test_a_fault_does_not_count_without_the_state_that_it_expects(
     (window,) = rig.windows()
     nobody = why == "nobody leads"
     assert (window.unmet, window.counts, window.skipped) == (why, not why, why if nobody else "")
-    assert window.confirmed is not nobody and ("kill n1" in rig.backend.log) is not (nobody or not window.targets)
-    assert [done.value["proven"] for done in (injected, healed)] == [not why] * 2
+    assert window.confirmed is not nobody
+    assert any(line.startswith("kill ") for line in rig.backend.log) is not nobody
+    assert [done.value.get("proven", False) for done in (injected, healed)] == [not why] * 2
 
 
 class Telling(FakeCluster):
