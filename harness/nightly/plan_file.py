@@ -61,8 +61,8 @@ class Cell(Case):
 
 @dataclass(frozen=True)
 class Plan:
-    """A night's cells, and a line for each impossible combination. ``digest`` is that of the file and of the plug-ins in
-    use."""
+    """A night's cells, and a line for each impossible combination. ``digest`` is that of the file and of the plug-ins
+    in use."""
 
     path: Path
     digest: str
@@ -151,8 +151,8 @@ def _named(given: Mapping[str, Any], where: str, folder: Path
                    _several(given.get("nemesis", "partition"))]  # fmt: skip
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    backends = _several(given.get("backend", "sim"))
-    workloads, nemeses, backends = (list(dict.fromkeys(each)) for each in (workloads, nemeses, backends))
+    workloads, nemeses, backends = (list(dict.fromkeys(each)) for each in (
+        workloads, nemeses, _several(given.get("backend", "sim"))))
     return [each for number, each in enumerate(systems) if each not in systems[:number]], workloads, nemeses, backends
 
 
