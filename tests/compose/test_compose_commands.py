@@ -207,6 +207,13 @@ async def becomes(wanted: bool, word: str) -> None:
         await asyncio.sleep(0.05)
 
 
+async def until_running(backend: ComposeBackend) -> None:
+    deadline = time.monotonic() + 30
+    while (await backend.process("client", "")).state != RUNNING:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
 @pytest.mark.docker
 @needs_root
 async def test_a_command_is_run_and_ended(tmp_path: Path) -> None:
@@ -242,6 +249,15 @@ async def test_a_command_is_run_and_ended(tmp_path: Path) -> None:
         await backend.kill("client", "")
         end = await hit
         assert end.status != 0 and end.machine_ended
+        await becomes(False, "98765431")
+        await until_running(backend)
+        await backend.pause("client", "")
+        with pytest.raises(NotStarted, match="paused"):
+            await backend.execute("client", f"{FOLDER}/main/parallel_driver_ok", {})
+        await backend.resume("client", "")
+        await backend.stop("client", "", 0.0)
+        with pytest.raises(NotStarted, match="not running"):
+            await backend.execute("client", f"{FOLDER}/main/parallel_driver_ok", {})
 
 
 @pytest.mark.docker

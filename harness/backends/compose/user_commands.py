@@ -111,8 +111,11 @@ class ComposeCommands(ComposeDisks):
             self._streams = docker.from_env(timeout=None)  # type: ignore[arg-type]
         self._executed += 1
         own = {LOCAL_OUTPUT: f"{SDK_FOLDER}/command-{self._executed}.jsonl"} if self._sdk is not None else {}
-        before = await self.containers.state(machine)
-        running = _Execution(self._streams, self.containers.ident(machine), path, {**own, **environment})
+        try:
+            before, ident = await self.containers.state(machine), self.containers.ident(machine)
+        except BackendError as error:
+            raise NotStarted(str(error)) from None
+        running = _Execution(self._streams, ident, path, {**own, **environment})
         try:
             status, output = await asyncio.wrap_future(running.begin())
         except asyncio.CancelledError:
@@ -122,13 +125,15 @@ class ComposeCommands(ComposeDisks):
         return CommandEnd(status, output, ended)
 
     async def _ended(self, machine: str, born: str, *, wait: bool) -> bool:
-        """Return whether a container's first process is no longer the one that began at a time."""
+        """Return whether a container's first process is certainly no longer the one that began at a time."""
         deadline = time.monotonic() + (_MACHINE_SECONDS if wait else 0.0)
-        while (now := await self.containers.state(machine)).pid is not None and now.born == born:
-            if time.monotonic() >= deadline:
-                return False
-            await asyncio.sleep(_POLL_SECONDS)
-        return True
+        with contextlib.suppress(BackendError):
+            while (now := await self.containers.state(machine)).pid is not None and now.born == born:
+                if time.monotonic() >= deadline:
+                    return False
+                await asyncio.sleep(_POLL_SECONDS)
+            return True
+        return False
 
 
 class _Execution:
@@ -182,7 +187,7 @@ class _Execution:
         except (DockerException, OSError) as error:
             raise BackendError(f"Docker failed: {error}") from None
         tail = b""
-        with contextlib.suppress(DockerException, OSError):  # its status tells more
+        with contextlib.suppress(Exception):  # Docker's library passes many kinds on; the status tells more
             for chunk in stream:
                 tail = (tail + chunk)[-TAIL_BYTES:]
         output, status = tail.decode("utf-8", "replace"), self._status()
