@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from stormproof.contracts.client import Delivery, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
+from stormproof.errors import UsageError
 
 BROKER_PORT, TLS_PORT = 1883, 8883
 MAX_INFLIGHT = 20
@@ -190,6 +191,7 @@ class Mqtt(ProtocolClient):
     tls_port = TLS_PORT
     provides = frozenset({"queues"})
     distributions = ("paho-mqtt",)
+    defaults: ClassVar[Mapping[str, Any]] = {"consumers": 1}
     options = (
         Option("mqtt_version", V3, "version of the protocol", (V3, V5)),
         Option("qos", "1", "quality of service of publishers and subscribers", ("1", "2")),
@@ -206,6 +208,13 @@ class Mqtt(ProtocolClient):
     """Loss is judged in every mode. MQTT 3.1.1, 4.1, demands that sessions are kept, "for as long as the network
     connection lasts" at least, and leaves it to administrators what survives a crash; a publisher sees PUBACK either
     way."""
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuse more consumers than sessions: they would take the session from each other."""
+        consumers, queues, shared = (int(options.get(name, 0)) for name in ("consumers", "queues", "shared"))
+        if consumers > max(1, shared) * max(1, queues):
+            raise UsageError(f"--set consumers={consumers}: an MQTT session has one connection at a time; add --set "
+                             f"shared={consumers} (shared subscriptions), or use --set consumers={max(1, queues)}")
 
     def connection(self, setup: BrokerSetup) -> MqttConnection:
         """Return a connection to one broker."""

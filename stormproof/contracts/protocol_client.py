@@ -94,11 +94,11 @@ class ProtocolClient(ABC):
     """A kind of client, for all brokers that speak its protocol. It holds no state of a run.
 
     ``port`` is the protocol's registered port, ``tls_port`` the one for TLS. ``provides`` are the features that
-    workloads may need (``queues``, ``logs``, ``registers``, ``locks``). ``options`` are its settings, and
-    ``guarantees`` state what the protocol itself does not promise. ``distributions`` are the Python packages that it
-    needs, in the extra ``extra``. ``binds``: the library connects from the address that ``connect`` names; otherwise
-    its connections must run inside the client place's network. ``one_leader``: one replica leads all objects, so that
-    it is the system's leader.
+    workloads may need (``queues``, ``logs``, ``registers``, ``locks``). ``options`` are its settings, ``defaults`` its
+    defaults for options of workloads, and ``guarantees`` state what the protocol itself does not promise.
+    ``distributions`` are the Python packages that it needs, in the extra ``extra``. ``binds``: the library connects
+    from the address that ``connect`` names; otherwise its connections must run inside the client place's network.
+    ``one_leader``: one replica leads all objects, so that it is the system's leader.
     """
 
     name: ClassVar[str]
@@ -107,6 +107,7 @@ class ProtocolClient(ABC):
     tls_port: ClassVar[int] = 0
     provides: ClassVar[frozenset[str]] = frozenset({"queues"})
     options: ClassVar[tuple[Option, ...]] = ()
+    defaults: ClassVar[Mapping[str, Any]] = {}
     guarantees: ClassVar[tuple[Guarantee, ...]] = ()
     distributions: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "systems"
@@ -120,6 +121,9 @@ class ProtocolClient(ABC):
     def features(self, options: Mapping[str, Any]) -> frozenset[str]:
         """Return the features that clients have under these options. Raises UsageError if that can't be determined."""
         return self.provides
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise UsageError if clients can't do what the options of the test ask for."""
 
     def port_of(self, options: Mapping[str, Any], tls: bool) -> int:
         """Return the port of brokers whose user names none. Raises UsageError if there is no usual one."""

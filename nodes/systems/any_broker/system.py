@@ -51,6 +51,7 @@ class AnyBroker(System):
         self.protocol = protocol
         self.name = PREFIX + protocol.name
         self.options = (*protocol.options, _WAIVED)
+        self.defaults = protocol.defaults
         self.provides = protocol.provides | {COMMANDS}
         self.guarantees = (*map(_waived, _GUARANTEES), *protocol.guarantees)
         self.distributions = protocol.distributions
@@ -76,6 +77,7 @@ class AnyBroker(System):
         if not test.options.get("compose") and not test.options.get("attach"):
             raise UsageError(f"--system {self.name}: say where the broker is: --compose FILE --client "
                              f"{self.protocol.name}, or --attach HOST:PORT")
+        self.protocol.check(test.options)
         features = self.protocol.features(test.options)
         for feature in ("queues", "logs", "registers", "locks"):
             if getattr(demands, feature) and feature not in features:
