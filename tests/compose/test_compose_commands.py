@@ -314,11 +314,13 @@ def test_without_client_and_test_commands_both_are_named(tmp_path: Path) -> None
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
 def test_services_with_commands(tmp_path: Path) -> None:
     file = tmp_path / "compose.yml"
-    file.write_text("services:\n  a: {image: x}\n  b: {image: x, scale: 2}\n  c: {image: x}\n")
+    file.write_text("services:\n  a: {image: x, depends_on: {job: {condition: service_completed_successfully}}}\n"
+                    "  b: {image: x, scale: 2}\n  c: {image: x, depends_on: {a: {condition: service_started}}}\n"
+                    "  job: {image: x}\n")
     composition = composition_of({"compose": str(file)})
     assert command_folders(composition, "b,c:/t") == (("b-1", FOLDER), ("b-2", FOLDER), ("c", "/t"))
     for text, said in (("d", "no such service"), ("a:t", "a:/FOLDER")):
         with pytest.raises(UsageError, match=said):
             command_folders(composition, text)
     prepared = ComposeBackend.prepare_settings({"compose": str(file), "test_commands": "c"})
-    assert (prepared["services"], prepared["helper_services"]) == ("a,b-1,b-2", "c")
+    assert (prepared["services"], prepared["helper_services"]) == ("a,b-1,b-2", "c,job")

@@ -99,8 +99,8 @@ def composition_of(options: Mapping[str, Any]) -> Composition:
 
 
 def replicas_named(composition: Composition, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the services that a person calls replicas: in the settings, in the file, or, if test commands are all that
-    uses the project, all services without them.
+    """Return the services that a person calls replicas: in the settings, or in the file. If test commands alone use the
+    project, return all services without them, except jobs that others wait for.
 
     Raises:
         UsageError: a service with test commands does not exist.
@@ -108,7 +108,11 @@ def replicas_named(composition: Composition, given: Mapping[str, Any]) -> tuple[
     if named := words(given.get(REPLICAS.name)) or composition.declared.replicas:
         return named
     testing = {composition.machine(name).service for name, _ in command_folders(composition, given.get(TESTS.name))}
-    return tuple(name for name in composition.config["services"] if name not in testing) if testing else ()
+    services = composition.config["services"]
+    waits = (service.get("depends_on") for service in services.values())
+    jobs = {name for each in waits if isinstance(each, dict) for name, how in each.items()
+            if isinstance(how, dict) and how.get("condition") == "service_completed_successfully"}  # fmt: skip
+    return tuple(name for name in services if name not in testing | jobs) if testing else ()
 
 
 def replicas_of(composition: Composition, named: Sequence[str]) -> tuple[str, ...]:
