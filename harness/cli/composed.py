@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.backends.compose import settings
+from harness.backends.compose.backend import ComposeBackend
 from nodes.systems.any_broker.system import COMMANDS, PREFIX
 from stormproof.clients import PROTOCOLS
 from stormproof.errors import UsageError
@@ -91,4 +92,4 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
         given["not_promised"] = ",".join(waived)
     if testing:
         given[settings.TESTS.name] = testing
-    return Composed(system, given, COMMANDS if testing else "")
+    return Composed(system, ComposeBackend.prepare_settings(given), COMMANDS if testing else "")

@@ -24,7 +24,7 @@ from harness.backends.disk_store import TAKE_NAME
 from nemesis.families import abilities_needed
 from stormproof.contracts.backend import DISKS, POWER, CommandResult
 from stormproof.contracts.topology import Topology
-from stormproof.errors import UsageError
+from stormproof.errors import BackendError, UsageError
 from stormproof.resource_log import OwnFolder
 from stormproof.test import Test
 
@@ -46,8 +46,9 @@ class ComposeDisks(DiskBackend):
 
     @property
     def containers(self) -> Containers:
-        """The project's containers."""
-        assert self._containers is not None
+        """The project's containers. Raises BackendError before Compose has created them."""
+        if self._containers is None:
+            raise BackendError("Compose has created no containers yet")
         return self._containers
 
     @property
