@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from nodes.timeouts import within
 from stormproof.contracts.backend import DEAD, PAUSED, Backend
+from stormproof.contracts.client import Starting
 from stormproof.contracts.cluster import Cluster, NodeStatus
 from stormproof.contracts.system import System
 from stormproof.errors import BackendError
@@ -24,6 +25,8 @@ OK, FAILED, SKIPPED = "ok", "failed", "skipped"
 
 CALL_SECONDS = 10.0 * TIMEOUT_FACTOR
 """The time that one call of a client may take."""
+START_SECONDS = 30.0 * TIMEOUT_FACTOR
+"""The time within which a client program must have started: that of a Java machine on a busy computer."""
 HEALTHY_SECONDS = 60.0 * TIMEOUT_FACTOR
 """The time that the system may take to become healthy, and again to accept clients."""
 ITEM_SECONDS = 180.0 * TIMEOUT_FACTOR
@@ -168,6 +171,8 @@ class Bench:
             for node, (address, port) in (*addresses[place:], *addresses[:place]):
                 client = BenchClient(self.make_connection(), host, node)
                 try:
+                    if isinstance(client.connection, Starting):
+                        await client.call(client.connection.start(self.backend.address(host)), START_SECONDS)
                     await client.call(client.connection.connect(address, port, self.backend.address(host)))
                 except Exception as error:
                     trouble = f"{node}: {told(error)}"

@@ -19,6 +19,7 @@ from harness.contract.clients import ITEMS
 from harness.contract.core import (
     CALL_SECONDS,
     SKIPPED,
+    START_SECONDS,
     Bench,
     BenchClient,
     Broken,
@@ -47,8 +48,6 @@ from stormproof.contracts.client import NotDone
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.workload_requirements import Demands
 
-START_SECONDS = 30.0
-"""The time within which the program must have started: that of a Java machine on a busy computer."""
 END_SECONDS = 5.0
 """The time within which the program must end when its standard input ends."""
 LONG_BYTES = 1 << 20

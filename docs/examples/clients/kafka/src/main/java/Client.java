@@ -48,25 +48,32 @@ public class Client {
             trial.connect(new InetSocketAddress(host, port), ANSWER_MS / 2);
         }
         brokers = request.getAsJsonArray("addresses").size();
+        open(host + ":" + port);
+        return null;
+    }
+
+    void open(String server) {
         // Without retries: a record that the library sends again may be stored twice.
-        settings = new HashMap<>(Map.of("bootstrap.servers", host + ":" + port, "acks", acks, "retries", 0,
+        settings = new HashMap<>(Map.of("bootstrap.servers", server, "acks", acks, "retries", 0,
             "enable.idempotence", false, "linger.ms", 0, "max.block.ms", ANSWER_MS, "request.timeout.ms", ANSWER_MS,
             "delivery.timeout.ms", ANSWER_MS, "default.api.timeout.ms", ANSWER_MS));
         producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
         Map<String, Object> reading = new HashMap<>(settings);
         reading.put("auto.offset.reset", "none");
         consumer = new KafkaConsumer<>(reading, new StringDeserializer(), new StringDeserializer());
-        return null;
     }
 
     Object prepare(JsonObject request) throws Exception {
-        short replicas = (short) Math.min(3, brokers);
+        int replicas = Math.min(3, brokers);
         Map<String, String> options = Map.of("min.insync.replicas", replicas == 3 ? "2" : "1");
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", settings.get("bootstrap.servers"),
                 "default.api.timeout.ms", 10000, "request.timeout.ms", 5000))) {
+            var nodes = admin.describeCluster().nodes().get(); // the first one leads all logs at the beginning
+            List<Integer> ids = nodes.stream().map(node -> node.id()).sorted().limit(replicas).toList();
+            if (ids.size() < replicas) throw new IllegalStateException("not all brokers have joined yet");
             for (JsonElement log : request.getAsJsonObject("names").getAsJsonArray("logs")) {
                 try {
-                    NewTopic topic = new NewTopic(log.getAsString(), 1, replicas).configs(options);
+                    NewTopic topic = new NewTopic(log.getAsString(), Map.of(0, ids)).configs(options);
                     admin.createTopics(Set.of(topic)).all().get();
                 } catch (ExecutionException error) {
                     if (!(error.getCause() instanceof TopicExistsException)) throw error;
@@ -117,9 +124,12 @@ public class Client {
 
     public static void main(String[] arguments) throws IOException {
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-        out.println("{\"stormproof\": 1, \"can\": [\"logs\", \"prepare\"], \"port\": 9092}");
         var client = new Client();
         if (arguments.length > 0) client.acks = arguments[0];
+        client.open("127.0.0.1:9"); // loads the library: `connect` must not take that long
+        client.producer.close(Duration.ZERO);
+        client.consumer.close();
+        out.println("{\"stormproof\": 1, \"can\": [\"logs\", \"prepare\"], \"port\": 9092}");
         var lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = lines.readLine()) != null; ) {
             JsonObject request = JSON.fromJson(line, JsonObject.class);
