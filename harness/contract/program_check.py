@@ -84,18 +84,13 @@ class ProgramBench(Bench):
         assert self.hello is not None
         return program_connection(self.argv, self.setup, self.hello)
 
-    def queue(self) -> str:
-        """Return a queue that no other item uses."""
-        return self._names_left[QUEUES].pop()
+    def announced(self, kind: str) -> str:
+        """Return a name of a queue, log, register or lock that no other item uses."""
+        return self._names_left[kind].pop()
 
     def body(self) -> bytes:
         """Return a body that no other message has, and that is not ASCII."""
         return f"check-{next(self._bodies)}-ä".encode()
-
-    def name(self, what: str) -> str:
-        """Return a name of a register, lock or log that no other item uses."""
-        kind = {"r": REGISTERS, "lock": LOCKS, "log": LOGS}[what]
-        return self._names_left[kind].pop()
 
     def overrides(self, hook: str) -> bool:
         """Return False: a program has no hooks."""
