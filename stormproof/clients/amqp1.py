@@ -78,6 +78,7 @@ class Amqp1Connection:
         self._ours_closed: set[str] = set()
         """The names of links that this side closed."""
         self._count = 0
+        self._opened = False
         self._lost = ""
 
     async def connect(self, host: str, port: int, local: str) -> None:
@@ -204,7 +205,7 @@ class Amqp1Connection:
 
     async def close(self) -> None:
         """Disconnect: cleanly if the broker answers in time."""
-        if self._connection is not None and not self._lost:
+        if self._opened and not self._lost:
             closed = self._wait("close")
             self._connection.close()
             self._turn()
@@ -317,6 +318,7 @@ class Amqp1Connection:
         elif name == "PN_LINK_FLOW":
             self._credit.set()
         elif name == "PN_CONNECTION_REMOTE_OPEN":
+            self._opened = True
             self._answer("open")
         elif name == "PN_LINK_REMOTE_OPEN":
             terminus = event.link.remote_target if event.link.is_sender else event.link.remote_source

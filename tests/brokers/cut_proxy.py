@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from stormproof.contracts.client import NotDone, QueueConnection
+from cut_server import FAIL, INFO, LIMIT_SECONDS, OK, outcome
+
+from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 
-OK, FAIL, INFO = "ok", "fail", "info"
-LIMIT_SECONDS = 15.0
-"""No outcome depends on it: a client that doesn't notice the end of its connection fails the test."""
 QUIET_SECONDS = 2.0
 """How long the queue must be empty for its reader, after the last message."""
 
@@ -59,27 +57,6 @@ async def proxied(port: int, up: int | None = None, down: int | None = None) -> 
         yield proxy
     finally:
         server.close()
-
-
-async def outcome(connection: QueueConnection, port: int, work: Callable[[Any], Awaitable[None]]) -> str:
-    """How an operation on a new connection ends, as the harness records it: a connection that can't be opened fails."""
-    try:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            try:
-                await connection.connect("127.0.0.1", port, "127.0.0.1")
-            except Exception:
-                return FAIL
-            try:
-                await work(connection)
-            except NotDone:
-                return FAIL
-            except TimeoutError:
-                raise
-            except Exception:
-                return INFO
-            return OK
-    finally:
-        await connection.close()
 
 
 async def drained(client: ProtocolClient, setup: BrokerSetup, queue: str) -> list[bytes]:

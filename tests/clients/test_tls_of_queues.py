@@ -19,17 +19,15 @@ from stormproof.clients import PROTOCOLS
 from stormproof.contracts.protocol_client import Access, BrokerSetup, Tls
 
 
-def amqp1_script() -> Any:
-    from test_amqp1 import Amqp1Script
+def amqp1_script(**settings: Any) -> Any:
+    from amqp1_script import Amqp1Script
 
-    return Amqp1Script()
+    return Amqp1Script(**settings)
 
 
-CLIENTS = [
-    ("amqp", AmqpScript), ("stomp", StompScript),
-    pytest.param("amqp1", amqp1_script, marks=pytest.mark.skipif(
-        importlib.util.find_spec("proton") is None, reason="pip install 'stormproof[amqp1]'")),
-]  # fmt: skip
+AMQP1 = pytest.param("amqp1", amqp1_script, marks=pytest.mark.skipif(
+    importlib.util.find_spec("proton") is None, reason="pip install 'stormproof[amqp1]'"))  # fmt: skip
+CLIENTS = [("amqp", AmqpScript), ("stomp", StompScript), AMQP1]
 
 
 def demanding(tls: Tls) -> ssl.SSLContext:
