@@ -375,6 +375,9 @@ class RunsProject(Protocol):
     async def start_machine(self, node: str) -> None:
         """Start a machine's program, which does not run."""
 
+    async def sync_disks(self) -> None:
+        """Make durable what is on the machines' disks that can fail, if they have such disks."""
+
     def host_name(self, machine: str) -> str:
         """Return the name by which clients find a machine."""
         ...

@@ -23,7 +23,8 @@ CONFIG_SECONDS = 60.0
 """Compose reads a file within a second; a machine under load takes longer."""
 UP_SECONDS = 900.0
 """The first start of a project builds or pulls its images."""
-_PROBE_SECONDS = 10.0
+_PROBE_SECONDS = 60.0
+"""Version 1 of Compose starts within a second, but within 20 s on a machine that is busy."""
 _OLDEST = (1, 28)
 """The first version of ``docker-compose`` with profiles."""
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+)(?:(?P<how>:?-)(?P<default>[^}]*))?\}|(?P<bare>\w+))")

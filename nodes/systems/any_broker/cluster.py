@@ -80,7 +80,8 @@ class AnyBrokerCluster(Cluster):
         return all(status.reachable for status in statuses) and any(status.serving for status in statuses)
 
     async def prepare(self) -> None:
-        """Create what the workload uses, by the protocol and by the user's command.
+        """Create what the workload uses, by the protocol and by the user's command, and sync it: faults are to hit the
+        load, not this.
 
         Raises:
             BackendError: a replica tells clients to connect to an address that they can't reach.
@@ -91,6 +92,7 @@ class AnyBrokerCluster(Cluster):
         await self._ask(lambda: self.protocol.prepare(setup))
         if self._project is not None:
             self._demand_reachable(await self._ask(lambda: self.protocol.advertised(setup)))
+            await self._project.sync_disks()
 
     async def repair(self) -> str:
         """Run the user's command for it; return its last line."""

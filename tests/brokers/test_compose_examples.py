@@ -1,0 +1,32 @@
+"""The examples of Compose files, each with its invalid and its valid twin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "compose"))
+from examples import demand_twins, image
+from static_nats import import_image
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="faults of a Compose project need root")]
+
+COMMON = "--workload consume-last --set min_ok=20"
+
+
+def test_nats(tmp_path: Path) -> None:
+    """A power cut of all servers takes what was not synced."""
+    server = import_image()
+    demand_twins("nats.yml", tmp_path, f"{COMMON} --nemesis power --rate 90 --time-limit 9 --set max_down=3 "
+                 "--set schedule=power:all:5-7:1", {"NATS_IMAGE": server}, {"NATS_IMAGE": server, "SYNC": "always"})
+
+
+def test_mosquitto(tmp_path: Path) -> None:
+    """A kill takes the sessions that were not written."""
+    server = image("mosquitto")
+    demand_twins("mosquitto.yml", tmp_path, f"{COMMON} --nemesis kill --rate 60 --time-limit 8 --set publish_for=4 "
+                 "--set consumers=1 --set schedule=kill:one:5-6.5:1",
+                 {"MOSQUITTO_IMAGE": server}, {"MOSQUITTO_IMAGE": server, "AUTOSAVE": "1"})  # fmt: skip

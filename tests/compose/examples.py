@@ -1,0 +1,76 @@
+"""Runs of the examples in docs/examples/compose, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import DockerException
+
+from harness.backends.image import ensure_image
+from stormproof.errors import BackendError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "docs" / "examples" / "compose"
+MOST_LINES = 40
+
+
+def image(*packages: str) -> str:
+    """Return an image with Debian's packages, which is built once; where it can't be, the test is skipped."""
+    client = docker.from_env(timeout=600)
+    try:
+        return ensure_image(client, packages)[0]
+    except (BackendError, DockerException) as error:
+        pytest.skip(f"no image with {', '.join(packages)}: {error}")
+    finally:
+        client.close()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that has ended: its exit status, its folder, and its output."""
+
+    status: int
+    run: Path
+    said: str
+
+    def verdict(self) -> dict[str, Any]:
+        """Return its verdict, after its faults were proven."""
+        ledger = [json.loads(line) for line in (self.run / "ledger.jsonl").read_text().splitlines()]
+        assert all(line["proven"] for line in ledger if line["phase"] == "inject"), self.said
+        return dict(json.loads((self.run / "verdict.json").read_text()))
+
+
+def run(file: Path, store: Path, *words: str, **environment: str) -> Ran:
+    """Run a test of a Compose file to its end."""
+    assert len((EXAMPLES / file.name).read_text().splitlines()) < MOST_LINES
+    argv = [sys.executable, "-m", "harness", "test", "--compose", str(file), "--store", str(store), "--seed", "3",
+            *words]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, cwd=store.parent,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment})  # fmt: skip
+    runs = [path.parent for path in store.glob("*/run.json")]
+    assert len(runs) == 1, done.stdout + done.stderr
+    return Ran(done.returncode, runs[0], done.stdout + done.stderr)
+
+
+def demand_twins(name: str, folder: Path, words: str, unsafe: Mapping[str, str], safe: Mapping[str, str]) -> None:
+    """Check that an example loses messages with one environment, and none with another."""
+    lost = run(EXAMPLES / name, folder / "unsafe", *words.split(), **unsafe)
+    assert lost.status == 1 and lost.verdict()["anomalies"]["lost"] > 0, lost.said
+    kept = run(EXAMPLES / name, folder / "safe", *words.split(), **safe)
+    assert kept.status == 0 and kept.verdict()["verdict"] == "valid", kept.said
+
+
+def copy(name: str, folder: Path) -> Path:
+    """Copy an example, to put files beside it."""
+    folder.mkdir(exist_ok=True)
+    return Path(shutil.copy(EXAMPLES / name, folder))

@@ -1,0 +1,91 @@
+"""The examples with Redis: Sentinel under a partition, and TLS with a password under a power cut."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from examples import EXAMPLES, Ran, copy, image, run
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="faults of a Compose project need root")]
+
+PASSWORD = "uhu-und-kauz-4711"
+QUICK = ("--workload", "consume-last", "--set", "min_ok=20")
+
+
+def test_a_cut_off_master_loses_what_it_confirms(tmp_path: Path) -> None:
+    """Two runs side by side: clients that don't wait for replicas, and clients that wait for both."""
+    redis = image("redis-server", "redis-sentinel")
+
+    def of(wait: str) -> Ran:
+        return run(EXAMPLES / "redis-sentinel.yml", tmp_path / f"wait-{wait}", *QUICK, "--nemesis", "partition",
+                   "--time-limit", "18", "--rate", "60", "--set", "schedule=partition:leader:3-10:1", "--set",
+                   "publish_for=9", "--set", "producers=6", REDIS_IMAGE=redis, WAIT=wait)  # fmt: skip
+
+    with ThreadPoolExecutor() as pool:
+        lost, kept = pool.map(of, ("0", "2"))
+    assert (lost.status, kept.status) == (1, 0), lost.said + kept.said
+    assert lost.verdict()["anomalies"]["lost"] > 0
+    assert kept.verdict()["verdict"] == "valid"
+
+
+def test_tls_a_password_and_a_power_cut(tmp_path: Path) -> None:
+    """Clients get in by TLS and a password, which appears nowhere in the run's folder."""
+    redis = image("redis-server", "redis-sentinel")
+    (tmp_path / "project").mkdir()
+    file = copy("redis-tls.yml", tmp_path / "project")
+    write_certificates(file.parent / "tls", "redis")
+    (file.parent / "password").write_text(f"{PASSWORD}\n")
+    (file.parent / ".env").write_text(f"UNUSED={PASSWORD}-in-env-file\n")
+    secrets = f"    environment: {{SECRET: {PASSWORD}, OTHER: $UNUSED}}\n    volumes: ["  # wherever teams have them
+    file.write_text(file.read_text().replace("    volumes: [", secrets))
+
+    def of(sync: str) -> Ran:
+        return run(file, tmp_path / sync, *QUICK, "--nemesis", "power", "--time-limit", "8", "--rate", "100", "--set",
+                   "schedule=power:all:4-5.5:1", REDIS_IMAGE=redis, APPENDFSYNC=sync)  # fmt: skip
+
+    with ThreadPoolExecutor() as pool:
+        lost, kept = pool.map(of, ("everysec", "always"))
+    assert (lost.status, kept.status) == (1, 0), lost.said + kept.said
+    assert lost.verdict()["anomalies"]["lost"] > 0
+    assert kept.verdict()["verdict"] == "valid"
+    for ran in (lost, kept):
+        told = [path for path in ran.run.parent.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
+        assert not told and PASSWORD not in ran.said
+        assert (ran.run / "compose-override.yml").exists() and (ran.run / "report.html").exists()
+
+
+def write_certificates(folder: Path, name: str) -> None:
+    """Write an authority's certificate, and a broker's certificate and key."""
+    folder.mkdir()
+    now = datetime.datetime.now(datetime.UTC)
+
+    def certificate(subject: str, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+        authority = by is key
+        return (
+            x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("authority"))
+            .public_key(key.public_key()).serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(authority, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(subject)]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
+            .sign(by, hashes.SHA256())
+        )  # fmt: skip
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    authority, broker = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    pem = serialization.Encoding.PEM
+    (folder / "ca.crt").write_bytes(certificate("authority", authority, authority).public_bytes(pem))
+    (folder / "broker.crt").write_bytes(certificate(name, broker, authority).public_bytes(pem))
+    (folder / "broker.key").write_bytes(broker.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))  # fmt: skip
