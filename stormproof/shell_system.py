@@ -233,6 +233,11 @@ class ShellSystem(System):
         """Return the leading replica of each queue, if each queue has its own leader."""
         return {}
 
+    async def depths(self, cluster: ShellCluster) -> Mapping[str, int] | None:
+        """Return the number of messages left in each queue, including unacknowledged ones, where connections can't ask
+        for it; None if it is unknown."""
+        return None
+
     async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
         """Return the leading replica of each queue in this replica's view. If this hook is missing, ``leaders`` is
         called instead.
@@ -376,6 +381,11 @@ class ShellCluster(Cluster):
             return await left_after(self._patience, self._typed(self.system.leaders, self))
         except Exception:  # as for a status
             return {}
+
+    async def depths(self) -> dict[str, int] | None:
+        """Return the answer of the system's hook."""
+        found = await self._typed(self.system.depths, self)
+        return None if found is None else dict(found)
 
     @property
     def leader_witnesses(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from harness.run.interpreter import Interpreter, NoClient
 from harness.sim.loop import SimLoop
 from stormproof.contracts.client import DeadLettering, Delivery
+from stormproof.contracts.workload import Workload
 from stormproof.operation import Op
 from stormproof.test import Test
 from workloads.fenced_drain import is_fence
@@ -169,7 +170,7 @@ def cluster_on(broker: Broker, options: dict[str, Any], depths: Callable[[], Any
     )  # fmt: skip
 
 
-def options_of(workload: type[QueueWorkload], **changed: Any) -> dict[str, Any]:
+def options_of(workload: type[Workload], **changed: Any) -> dict[str, Any]:
     return {option.name: option.default for option in workload.options} | {"min_ok": 5} | changed
 
 

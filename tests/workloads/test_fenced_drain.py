@@ -28,6 +28,9 @@ from tests.workloads.depthless import Broker, Connection, cluster_on, in_simulat
 from workloads.consume_last import ConsumeLastWorkload
 from workloads.fenced_drain import FENCE_LOST, ROUNDS, FencedDrain, is_fence
 from workloads.generic_client import GenericQueueClient
+from workloads.lock import LockWorkload
+from workloads.lock_client import GenericLockClient, Updates
+from workloads.lock_resource import Guarded
 from workloads.queue import QueueWorkload
 
 pytestmark = pytest.mark.requirement("H27", part=True)
@@ -275,3 +278,34 @@ def test_parts_of_a_run_do_not_decide_about_dead_letters() -> None:
     part = dataclasses.replace(lost.find(run), whole=False)
     with pytest.raises(NeedsWhole):
         lost.conclude([part, part], run)
+
+
+@pytest.mark.parametrize(("kept", "stray", "ended"), [
+    ("nothing", False, (FAIL, "empty")), ("nothing", True, (FAIL, "empty")), ("token", False, (OK, None)),
+    ("fence", False, (FAIL, FENCE_LOST)),
+])  # fmt: skip
+def test_a_lock_counts_as_lost_only_behind_a_fence(kept: str, stray: bool, ended: tuple[str, str | None]) -> None:
+    """A consumer that a broker does not serve yet must not look like a lost lock; no fence is taken for the lock."""
+    broker = Broker()
+    cluster = cluster_on(broker, options_of(LockWorkload, refuse_older=False, workers=2, queues=1, producers=1,
+                                            consumers=1, poll=0.1))  # fmt: skip
+    updates = Updates(Guarded(), 0.0, False, random.Random(1))
+    client = GenericLockClient(cluster, Connection(broker), "c1", 0, updates)
+
+    async def main() -> Op:
+        first = await client.invoke(Op(INVOKE, "acquire", key=0, process=0))
+        assert (first.type, first.error, broker.fences) == (FAIL, "empty", 0), "under load nobody sends fences"
+        updates.last = True
+
+        def put(body: bytes) -> bool:
+            if kept == "token" and is_fence(body):
+                broker.queue.append(b"token")  # it comes just before the fence
+            return kept == "fence" and is_fence(body)
+
+        broker.eats = put
+        if stray:
+            broker.queue.append(b"stormproof-fence/" + b"0" * 16)
+        return await client.invoke(Op(INVOKE, "acquire", key=0, process=0))
+
+    done = in_simulation(main)
+    assert done.type == ended[0] and (ended[1] or "") in (done.error or "")
