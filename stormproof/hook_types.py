@@ -25,6 +25,8 @@ from stormproof.contracts.client import (
 from stormproof.errors import StormproofError
 
 _LONGEST = 80
+_MAY_BE_NONE = ("connection",)
+"""Hooks that may return None: a workload from a user's file may have clients without connections."""
 _CONNECTIONS: tuple[type, ...] = (
     QueueConnection, RegisterConnection, LockConnection, LogConnection, WatchConnection, EventConnection)
 
@@ -36,14 +38,14 @@ class WrongType(StormproofError):
 def demand_type(hook: Callable[..., Any], base: type, found: object) -> None:
     """Compare a hook's result with the return annotation of the hook's original in ``base``.
 
-    None also serves as an empty text.
+    None also serves as an empty text, and as no connection.
 
     Raises:
         WrongType: they differ; the text names the hook and its line.
     """
     name = hook.__name__
     wanted = _annotation(base, name)
-    if wanted is None or _fits(found, wanted) or (found is None and wanted is str):
+    if wanted is None or _fits(found, wanted) or (found is None and (wanted is str or name in _MAY_BE_NONE)):
         return
     raise _wrong(hook, name, found, _words(wanted))
 

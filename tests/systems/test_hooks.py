@@ -112,9 +112,9 @@ async def test_a_wrong_type_ends_the_start_with_hook_and_line(hook: str, wrong: 
         await asked(cluster_of(Mine(**{hook: wrong})))
 
 
-@pytest.mark.parametrize(("hook", "wrong"), [("command", "mybroker --listen"), ("connection", None),
+@pytest.mark.parametrize(("hook", "wrong"), [("command", "mybroker --listen"), ("connection", "amqp://n1"),
                                              ("files", ["a.conf"])])  # fmt: skip
-def test_a_text_is_no_command_and_none_no_connection(hook: str, wrong: Any) -> None:
+def test_a_text_is_no_command_and_no_connection(hook: str, wrong: Any) -> None:
     cluster = cluster_of(Mine(**{hook: wrong}))
     with pytest.raises(BackendError, match=rf"{hook}\(\) returned"):
         if hook == "connection":
