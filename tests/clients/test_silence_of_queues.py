@@ -31,12 +31,12 @@ class Mute:
         return answer
 
 
-async def silenced(name: str, script: Script, operation: str, after: int) -> int:
-    """Let a broker fall silent; return how many bytes it sent."""
+async def silenced(name: str, script: Script, operation: str, after: int, seconds: float | None) -> int:
+    """Let a broker fall silent, and give up after so many seconds; return how many bytes it sent."""
     async with serving(Mute(script, after), Cut()) as cutter:
         client = PROTOCOLS.load(name).connection(BrokerSetup([]))
         try:
-            async with asyncio.timeout(0.15):
+            async with asyncio.timeout(seconds):
                 await client.connect("127.0.0.1", cutter.port, "")
                 if operation == "send":
                     await client.send("q0", b"1/2")
@@ -55,9 +55,10 @@ async def silenced(name: str, script: Script, operation: str, after: int) -> int
 @pytest.mark.parametrize("operation", ["send", "take"])
 @pytest.mark.parametrize(("name", "script"), [("amqp", AmqpScript), ("stomp", StompScript), AMQP1])
 async def test_nothing_is_left_behind(name: str, script: Callable[..., Any], operation: str) -> None:
-    whole = await silenced(name, script(holds=b"1/2"), operation, 1 << 20)
+    whole = await silenced(name, script(holds=b"1/2"), operation, 1 << 20, None)
+    assert whole > STEP_BYTES
     mine = asyncio.all_tasks()
-    await asyncio.gather(*(silenced(name, script(holds=b"1/2"), operation, after)
+    await asyncio.gather(*(silenced(name, script(holds=b"1/2"), operation, after, 0.15)
                            for after in range(0, whole, STEP_BYTES)))  # fmt: skip
     left = asyncio.all_tasks() - mine
     if left:
