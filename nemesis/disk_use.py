@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from stormproof.contracts.backend import TellsUse
 from stormproof.contracts.cluster import Cluster
 from stormproof.errors import BackendError
-from stormproof.history.disk_use import DISKS, FILES, STORES_ELSEWHERE, STORES_NOTHING, UNKNOWN, WRITES_TO
+from stormproof.history.disk_use import (
+    DISKS,
+    FILES,
+    LOST_AGE,
+    LOST_BYTES,
+    STORES_ELSEWHERE,
+    STORES_NOTHING,
+    UNKNOWN,
+    WRITES_TO,
+)
 
 
 async def use_of(cluster: Cluster, nodes: Sequence[str], met: bool = True) -> dict[str, Any]:
@@ -20,6 +30,20 @@ async def use_of(cluster: Cluster, nodes: Sequence[str], met: bool = True) -> di
     evidence instead of an error: the fault is injected, or healed, nevertheless."""
     uses = await asyncio.gather(*(_use(cluster, node, met) for node in nodes))
     return {DISKS: dict(zip(nodes, uses, strict=True))}
+
+
+async def note_losses(cluster: Cluster, use: Mapping[str, Any]) -> None:
+    """Add to the evidence of ``use_of`` what each disk with files of the system has just discarded, where it counts
+    that."""
+    for node, found in use[DISKS].items():
+        if not found.get(FILES):
+            continue
+        with contextlib.suppress(BackendError):
+            lost = await cast(TellsUse, cluster.backend).disk_use(node)
+            if lost.lost_bytes is not None:
+                found[LOST_BYTES] = lost.lost_bytes
+            if lost.lost_age is not None:
+                found[LOST_AGE] = round(lost.lost_age, 3)
 
 
 async def _use(cluster: Cluster, node: str, met: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nemesis.disk_use import use_of
+from nemesis.disk_use import note_losses, use_of
 from nemesis.facts import lasting
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes, state_evidence, states_of
@@ -68,6 +68,7 @@ class PowerFault(Fault):
         use = await use_of(cluster, plan.targets)
         await _power_of(cluster).power_off(plan.targets)
         after = await _states(cluster, plan, DEAD)
+        await note_losses(cluster, use)
         confirmed = in_use(use) and any(state.state == RUNNING for state in before.values()) and all(
             state.state == DEAD for state in after.values()
         )

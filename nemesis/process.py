@@ -27,6 +27,7 @@ from stormproof.contracts.fault import (
     Infeasible,
 )
 from stormproof.contracts.option import Option
+from stormproof.history.disk_use import STORES_NOTHING
 from stormproof.history.undo import RESUME, START
 
 KINDS = ("one", "master", "random")
@@ -165,7 +166,9 @@ class KillFault(Fault):
         # If the system restarts the program, its dead state may never be observed.
         after = await states_of(cluster, plan, DEAD, [n for n in plan.targets if not restarts(cluster, n, plan)])
         confirmed = all(before[n].state == RUNNING and ended(before[n], after[n]) for n in plan.targets)
-        return Evidence(state_evidence(before, after, plan), confirmed)
+        declared = {node: why for node in plan.targets if (why := cluster.stores_nothing(node))}
+        found = state_evidence(before, after, plan) | ({STORES_NOTHING: declared} if declared else {})
+        return Evidence(found, confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Start the targets that are dead; each must come up as a new process."""

@@ -7,11 +7,13 @@ These are recorded facts in order of time, never a guess at a cause: where the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from reports.cause import cause_of, left_over
 from reports.folder import mapping, number
+from reports.inference.infer import inferred
+from reports.inference.reads import of_reads
 from reports.lock_cause import LOCK_KINDS, of_lock
 from reports.narrative import ShownAnomaly, ShownOperation, plain
 from reports.pack import shorten
@@ -99,6 +101,27 @@ def groups(
     return tuple(sorted(found, key=lambda group: -len(group.idents)))
 
 
+@dataclass(frozen=True)
+class LeadingCause:
+    """The inferred cause that stands under a run's verdict; ``which`` names the anomalies that it explains."""
+
+    which: str
+    cause: Cause
+
+
+def leading_cause(groups: Sequence[AnomalyGroup], in_all: int) -> LeadingCause | None:
+    """Return the most frequent cause of the first group of a check with ``in_all`` anomalies, if it is inferred."""
+    first = groups[0]
+    if not first.causes or not first.causes[0][1].inferred:
+        return None
+    count, cause = first.causes[0]
+    known = sum(number for number, _ in first.causes) + first.further + first.unknown
+    which = f"{plain(count)} of {plain(known)} {first.kind}" if known > 1 else f"the {first.kind}"
+    if known < in_all and len(groups) == 1:
+        which += f" (of the {plain(in_all)} in all, {plain(known)} were examined)"
+    return LeadingCause(which, cause)
+
+
 def _causes(
     members: Sequence[ShownAnomaly], facts: Facts, operations: Callable[[], Sequence[ShownOperation]]
 ) -> Iterator[Cause]:
@@ -107,7 +130,7 @@ def _causes(
             yield of_lock(anomaly, facts.options, operations)
             continue
         if anomaly.check == REGISTER:
-            yield of_register(anomaly, facts, operations)
+            yield (of_register if facts.trace.exists else of_reads)(anomaly, facts, operations)
             continue
         if anomaly.kind != LEFT:
             yield cause_of(anomaly, facts)
@@ -123,12 +146,25 @@ def _counted(causes: Iterable[Cause]) -> tuple[tuple[tuple[int, Cause], ...], in
     told: dict[str, list[Cause]] = {}
     untold: dict[str, int] = {}
     for cause in causes:
-        if cause.code:
-            told.setdefault(cause.sentence, []).append(cause)
+        if cause.code:  # an inferred cause is told once, with the facts of the first anomaly
+            told.setdefault(cause.inferred or cause.sentence, []).append(cause)
         else:
             untold[cause.sentence] = untold.get(cause.sentence, 0) + 1
-    found = sorted(((len(alike), alike[0]) for alike in told.values()), key=lambda each: -each[0])
+    found = sorted(((len(alike), _first(alike)) for alike in told.values()), key=lambda each: -each[0])
     return tuple(found), sum(untold.values()), max(untold, key=lambda text: untold[text], default="")
+
+
+def _first(alike: Sequence[Cause]) -> Cause:
+    """Return the first of several causes of one kind; its facts name the anomaly that they are about."""
+    first, texts = alike[0], {cause.sentence for cause in alike}
+    return replace(first, sentence=f"The first of them: {first.sentence}") if len(texts) > 1 else first
+
+
+def _numbered(causes: Sequence[tuple[int, Cause]]) -> tuple[tuple[tuple[int, Cause], ...], int, str]:
+    """Return the causes as ``_counted`` does."""
+    told = tuple((count, cause) for count, cause in causes if cause.code)
+    untold = [(count, cause.sentence) for count, cause in causes if not cause.code]
+    return told, sum(count for count, _ in untold), max(untold, default=(0, ""))[1]
 
 
 def _group(
@@ -164,7 +200,8 @@ def _group(
         first, last = min(begun), max(begun)
         parts.append(f"at {first:.3f} s" if first == last else f"from {first:.3f} to {last:.3f} s")
     sentence = f"{who}: {', '.join(parts)}." if parts else ""
-    causes, unknown, untold = _counted(_causes(members, facts, operations))
+    known = inferred(kind, members, check.count, facts, operations)
+    causes, unknown, untold = _numbered(known) if known is not None else _counted(_causes(members, facts, operations))
     further = sum(count for count, _ in causes[MAX_CAUSES:])
     return AnomalyGroup(kind, sentence, tuple(happened), _bars(begun, duration), causes[:MAX_CAUSES], further, unknown,
                         untold, tuple(anomaly.ident for anomaly in members))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reports.inference.sends import ConfirmedSends
 from reports.message_trace import QueueStay, Trace
 from reports.narrative import ShownOperation, fault_name
 from reports.pack import shorten
@@ -58,16 +59,22 @@ class Facts:
     """The leader of each queue according to each node."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the test."""
+    names: tuple[str, ...] = ()
+    """The names of all nodes."""
+    sends: Callable[[int | None], ConfirmedSends] | None = None
+    """Returns the fate of all confirmed sends, or with a subscription, their fate for it; None without a history."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """``code`` identifies the kind of cause; ``sentence`` states it for one message or for several ("it"); ``death`` is
-    the time at which the last node that had the message lost it, if it did. Without a ``code`` no cause is known."""
+    """``code`` identifies the kind of cause; ``sentence`` states recorded facts about one message or several ("it");
+    ``death`` is the time at which the last node that had the message lost it, if it did. Without a ``code`` no cause is
+    known. ``inferred`` is a conclusion from these facts; empty: the facts themselves are the cause."""
 
     code: str
     sentence: str
     death: float | None = None
+    inferred: str = ""
 
 
 def what_happened(stay: QueueStay, facts: Facts) -> tuple[str, str]:

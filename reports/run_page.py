@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from reports.disk_writes import disk_facts
 from reports.faults import FaultRow, fault_rows
 from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
 from reports.idents import content_names
+from reports.inference.sends import confirmed_sends
 from reports.leaders import leader_lanes
 from reports.message_trace import read_trace
 from reports.narrative import MAX_ANOMALIES, Narrator, ShownAnomaly, flat, plain
@@ -23,7 +26,7 @@ from reports.page import render, write_page
 from reports.page_lives import Lives
 from reports.plots import run_plots
 from reports.roles import Lane, read_grants, read_transfers, role_lanes
-from reports.root_cause import AnomalyGroup, declared, groups
+from reports.root_cause import AnomalyGroup, declared, groups, leading_cause
 from reports.run_facts import Facts
 from reports.series import run_series
 from reports.spans import Spans, client_functions, pair_spans
@@ -38,7 +41,7 @@ from reports.timeline import (
     nodes_of,
     phase_lanes,
 )
-from stormproof.contracts.check import VALID, VERDICTS
+from stormproof.contracts.check import INVALID, VALID, VERDICTS
 from stormproof.history.columns import Int64s
 from stormproof.history.ledger import Standstill
 from stormproof.node_logs import parse_time
@@ -147,7 +150,9 @@ def explain(folder: RunFolder) -> Explained:
     roles = role_lanes(folder.path, folder.faults, duration)
     facts = Facts(read_trace(folder.path), roles, read_transfers(folder.path), folder.faults,
                   len({path.stem.partition(".")[0] for path in folder.logs}), read_grants(folder.path), folder.repairs,
-                  leader_lanes(folder.path, duration), mapping(folder.test.get("options")))
+                  leader_lanes(folder.path, duration), mapping(folder.test.get("options")),
+                  tuple(nodes_of(folder.test, history, (path.stem for path in folder.logs))),
+                  functools.lru_cache(partial(confirmed_sends, narrator)) if narrator is not None else None)
     lives = Lives(facts, narrator)
     checks = [
         replace(check, declared=declared(folder.run, check.name),
@@ -174,6 +179,8 @@ def run_report(folder: RunFolder) -> str:
         "name": shorten(folder.name),
         "word": word,
         "sentence": sentence,
+        "why": next((leading_cause(check.groups, check.count) for check in checks
+                     if check.decides and check.verdict == INVALID and check.groups), None),
         "tested": tested(folder),
         "notes": folder.notes,
         "facts": [*headline_facts(verdict, faults, planned, duration), *disk_facts(folder.path)],

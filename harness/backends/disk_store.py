@@ -15,6 +15,7 @@ import os
 import random
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,8 @@ class _Unsynced:
     changes: list[Change] = field(default_factory=list)
     before: list[tuple[int, int, bytes]] = field(default_factory=list)
     """(size, offset, previous bytes)."""
+    times: list[float] = field(default_factory=list)
+    """When each change was made, in seconds of the monotonic clock."""
     cost: int = 0
 
     def reverse(self) -> None:
@@ -80,6 +83,11 @@ class WriteStore:
         self._cost = 0
         self._written: set[int] = set()
         """The files (inodes) that the system has written."""
+        self.lost_bytes = 0
+        """Bytes of the system's writes that the last loss discarded."""
+        self.lost_since: float | None = None
+        """When the oldest write that the last loss discarded was made, in seconds of the monotonic clock; None if it
+        discarded none."""
 
     def path(self, name: str) -> Path:
         """Return the path of a file in the backing folder."""
@@ -193,8 +201,11 @@ class WriteStore:
             The number of unsynced changes.
         """
         count = self.unsynced
-        for file in self._unsynced.values():
+        self.lost_bytes, self.lost_since = 0, None
+        for number, file in self._unsynced.items():
             survivors = self._survivors(file.changes, luck)
+            if number in self._written:
+                self._count_lost(file, survivors)
             file.reverse()
             for change in survivors:
                 _apply(file.fd, change)
@@ -205,6 +216,13 @@ class WriteStore:
             reverse()
         self.sync_names()
         return count
+
+    def _count_lost(self, file: _Unsynced, survivors: list[Change]) -> None:
+        kept = {id(change) for change in survivors}
+        lost = [at for at, change in enumerate(file.changes) if change[1] and id(change) not in kept]
+        self.lost_bytes += sum(len(file.changes[at][1] or b"") for at in lost)
+        times = [file.times[at] for at in lost]
+        self.lost_since = min([*times, *([] if self.lost_since is None else [self.lost_since])], default=None)
 
     def corrupt(self) -> int:
         """Turn one page of one of the system's files into noise; prefers a database.
@@ -267,6 +285,7 @@ class WriteStore:
             file = self._unsynced[number] = _Unsynced(os.open(f"/proc/self/fd/{fd}", os.O_RDWR))
         file.changes.append(change)
         file.before.append(before)
+        file.times.append(time.monotonic())
         cost = _CHANGE_COST + len(change[1] or b"") + len(before[2])
         file.cost += cost
         self._cost += cost

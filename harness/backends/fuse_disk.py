@@ -67,6 +67,9 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._lost = 0
         self._writes = 0
         self._syncs = 0
+        self._lost_age: float | None = None
+        """Age of the oldest write that the last loss discarded, in seconds, when the power went."""
+        self._dark_at: float | None = None
         self._light = threading.Event()
         self._light.set()
 
@@ -76,18 +79,23 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         """Carry out a command, and return the disk's resulting state."""
         name = words["do"]
         if name == "use":  # This branch takes no lock: a walk through many files must not delay programs.
-            return {"files": len(self._store.held()), "writes": self._writes, "syncs": self._syncs}
+            return {"files": len(self._store.held()), "writes": self._writes, "syncs": self._syncs,
+                    "lost_bytes": self._store.lost_bytes, "lost_age": self._lost_age}
         with self._lock:
             if name == "fault":
                 self._set_fault(words.get("kind"), float(words.get("seconds", 0.0)))
             elif name == "dark":
                 self._light.clear()
+                self._dark_at = self._dark_at or time.monotonic()
             elif name == "lose":
                 self._cuts += 1
                 self._shown += self._kind is not None and bool(self._store.held())
                 self._lost += self._store.lose(words.get("luck", NOTHING))
+                since = self._store.lost_since
+                self._lost_age = None if since is None else (self._dark_at or time.monotonic()) - since
             elif name == "light":
                 self._light.set()
+                self._dark_at = None
             elif name == "sync":
                 self._store.sync_all()
             elif name != "count":

@@ -445,11 +445,17 @@ class PacketFaults(Protocol):
 @dataclass(frozen=True)
 class DiskUse:
     """The system's use of the disk that faults hit on a machine: the number of the system's ``files`` on it, and the
-    system's writes and syncs so far (None: not counted). Use by the harness does not count."""
+    system's writes and syncs so far (None: not counted). Use by the harness does not count.
+
+    ``lost_bytes``: bytes of the system's writes that the last loss of unsynced data discarded. ``lost_age``: age in
+    seconds of the oldest of these writes when the power went. None: not counted, or nothing was discarded.
+    """
 
     files: int
     writes: int | None = None
     syncs: int | None = None
+    lost_bytes: int | None = None
+    lost_age: float | None = None
 
 
 class TellsUse(Protocol):

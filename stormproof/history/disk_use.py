@@ -10,6 +10,9 @@ DISKS = "disks"
 FILES, WRITES_TO, UNKNOWN = "files", "writes to", "files not known"
 """For a node: the number of the system's files on the disk that is hit; the other folders to which the node writes; the
 reason why the number of files is unknown."""
+LOST_BYTES, LOST_AGE = "bytes discarded", "oldest discarded, seconds"
+"""For a node whose power was cut: the bytes of the system's unsynced writes that the disk discarded; the age of the
+oldest of them."""
 STORES_NOTHING, STORES_ELSEWHERE = "stores nothing", "stores elsewhere"
 """The system's declaration why a node without such files stores nothing, or stores nothing on its private disk."""
 
