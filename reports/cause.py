@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from reports.divergence import NodeFinding, findings, left_out, wrong_grants
 from reports.message_trace import QueueStay, Trace
 from reports.narrative import ShownAnomaly, ShownOperation
-from reports.object_cause import of_event, of_object, untraced
+from reports.object_cause import of_event, of_object
 from reports.pack import shorten
 from reports.run_facts import (
     CANT_TELL,
     CLOCKS_S,
     NEAR_S,
+    NO_TRACE,
     Cause,
     Facts,
     end_of,
@@ -53,7 +54,7 @@ def cause_of(anomaly: ShownAnomaly, facts: Facts) -> Cause:
     if not anomaly.value:
         return of_object(anomaly, facts)
     if not trace.exists:
-        return untraced(anomaly, facts)
+        return Cause("", NO_TRACE)
     subscription = dict(anomaly.detail).get("subscription", "")
     stays = _of_subscription(trace.stays(anomaly.value), subscription)
     if len({stay.place for stay in stays if not stay.logged}) > 1:

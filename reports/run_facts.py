@@ -51,8 +51,6 @@ class Facts:
     roles: Sequence[Lane] = ()
     transfers: Sequence[TransferMark] = ()
     faults: Sequence[FaultWindow] = ()
-    nodes: int = 0
-    """The number of nodes that have logs."""
     grants: Sequence[Granted] = ()
     repairs: Sequence[Repair] = ()
     leaders: Sequence[Lane] = ()

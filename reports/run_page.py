@@ -149,7 +149,7 @@ def explain(folder: RunFolder) -> Explained:
     duration = _duration(folder)
     roles = role_lanes(folder.path, folder.faults, duration)
     facts = Facts(read_trace(folder.path), roles, read_transfers(folder.path), folder.faults,
-                  len({path.stem.partition(".")[0] for path in folder.logs}), read_grants(folder.path), folder.repairs,
+                  read_grants(folder.path), folder.repairs,
                   leader_lanes(folder.path, duration), mapping(folder.test.get("options")),
                   tuple(nodes_of(folder.test, history, (path.stem for path in folder.logs))),
                   functools.lru_cache(partial(confirmed_sends, narrator)) if narrator is not None else None)

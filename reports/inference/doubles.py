@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reports.inference.circumstances import POWER, cut_off_from, discarded, ends_of, led_at, over, span, stops_of, struck
+from reports.inference.circumstances import (
+    POWER,
+    cut_off_from,
+    discarded,
+    ends_of,
+    led_at,
+    over,
+    span,
+    stops_of,
+    struck,
+)
 from reports.inference.loss import NOT_TOLD
 from reports.narrative import ShownAnomaly, ShownOperation, fault_name, plain
 from reports.run_facts import CLOCKS_S, Cause, Facts, end_of
@@ -22,6 +32,10 @@ from stormproof.text import listed
 DOUBLES = ("delivered-after-receipt", "acknowledged-twice", "redelivered-unconfirmed", "delivered-more-than-once",
            "after-receipt-or-held-back", "topic-delivered-after-receipt")  # fmt: skip
 """Kinds of anomalies that this module explains."""
+
+
+UNACKNOWLEDGED, UNDONE, SENT_AGAIN = "unacknowledged", "undone", "sent again"
+"""Codes of causes."""
 
 
 class Twice(NamedTuple):
@@ -58,10 +72,10 @@ def _kind(twice: Twice, facts: Facts) -> tuple[str, ...]:
     """Return what may have caused it, as texts that identify the causes; empty: nothing that the records show."""
     first = twice.first
     if first.type == "info":
-        return ("unacknowledged", first.error)
-    found = [f"undone {fault.id}" for fault in _undoing(twice, facts)]
+        return (UNACKNOWLEDGED, first.error)
+    found = [f"{UNDONE} {fault.id}" for fault in _undoing(twice, facts)]
     if twice.send is not None and twice.again.start >= end_of(first) and _met(twice.send, facts):
-        found.append("sent again")
+        found.append(SENT_AGAIN)
     return tuple(found)
 
 
@@ -93,12 +107,12 @@ def _met(send: ShownOperation, facts: Facts) -> list[FaultWindow]:
 def _told(kind: tuple[str, ...], mine: Sequence[Twice], facts: Facts) -> Cause:
     if not kind:
         return Cause("", NOT_TOLD)
-    if kind[0] == "unacknowledged":
+    if kind[0] == UNACKNOWLEDGED:
         return _unacknowledged(kind[1], mine)
-    told = [_undone(fault, mine, facts) for fault in facts.faults if f"undone {fault.id}" in kind]
-    told += [_sent_again(mine, facts)] if "sent again" in kind else []
+    told = [_undone(fault, mine, facts) for fault in facts.faults if f"{UNDONE} {fault.id}" in kind]
+    told += [_sent_again(mine, facts)] if SENT_AGAIN in kind else []
     if len(told) == 1:
-        return Cause(kind[0].partition(" ")[0], f"{_first_times(mine)} {told[0][0]}", inferred=told[0][1])
+        return Cause(SENT_AGAIN if kind[0] == SENT_AGAIN else UNDONE, f"{_first_times(mine)} {told[0][0]}", inferred=told[0][1])
     text = " Or: ".join(f"{conclusion} {known}" for known, conclusion in told)
     return Cause("either", f"{_first_times(mine)} {text}",
                  inferred="Several causes fit, and the records do not tell which it was.")  # fmt: skip
@@ -111,7 +125,7 @@ def _unacknowledged(error: str, mine: Sequence[Twice]) -> Cause:
     text = (f"{_where(mine, 'first')} delivered {_it(mine)} first {_when(mine, 'first')}, and that acknowledgement was "
             f"never confirmed{why}{during}. {_where(mine, 'again')} delivered {_it(mine)} again "
             f"{_when(mine, 'again')}.")  # fmt: skip
-    return Cause("unacknowledged", text, inferred="The broker did not have the acknowledgement, and delivered again.")
+    return Cause(UNACKNOWLEDGED, text, inferred="The broker did not have the acknowledgement, and delivered again.")
 
 
 def _first_times(mine: Sequence[Twice]) -> str:

@@ -300,8 +300,9 @@ def _end_conclusion(
         they = "it" if them == "it" else "they"
         return f"The loss of power took {them}: {they} had been confirmed, but not synced to disk."
     whose = "its process" if len(nodes) == 1 else "their processes"
-    return (f"{nodes[0] if len(nodes) == 1 else 'The nodes'} had {them} only in the memory of {whose}: such an end takes nothing that a "
-            "program has written to a file.")  # fmt: skip
+    had = nodes[0] if len(nodes) == 1 else "The nodes"
+    return (f"{had} had {them} only in the memory of {whose}: such an end takes nothing that a program has written to "
+            "a file.")  # fmt: skip
 
 
 def _disks(down: list[FaultWindow]) -> str:

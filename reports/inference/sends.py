@@ -75,7 +75,7 @@ def confirmed_sends(narrator: Narrator, subscription: int | None = None) -> Conf
         sent, taken = rows(logs, _OK), rows([code for code, name in enumerate(names) if name == SCAN], _OK)
         value, offset, seen = spans.value[sent] & _LOW, spans.value[sent] >> PAIR_SHIFT, spans.value[taken] & _LOW
     else:
-        sent = rows([code for code, verb in enumerate(verbs) if verb.does == SENDS and verb.name != "abort"], _OK)
+        sent = rows([code for code, verb in enumerate(verbs) if verb.does == SENDS and not verb.transaction], _OK)
         taken = rows([code for code, verb in enumerate(verbs) if verb.does == TAKES], _OK, _INFO)
         value, seen = spans.value[sent], spans.value[taken]
         offset = np.full(len(sent), -1, dtype=np.int64)

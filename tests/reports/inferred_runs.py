@@ -1,4 +1,4 @@
-"""Small runs of systems that record no trace: a history, a ledger, announcements of roles, and the verdict's anomalies."""
+"""Small runs of systems that record no trace: a history, a ledger, announcements of roles, and a verdict."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ class Recorded:
         run["test"] |= {"nodes": len(self.names), "options": dict(self.options), "system": "mine"}
         (run_dir / "run.json").write_text(json.dumps(run))
         shown = [{"kind": kind, "key": proof[0].key if proof else 0, "value": value, "detail": detail,
-                  "ops": [place[ours[id(step)], 1] for step in proof]} for kind, value, proof, detail in anomalies]  # fmt: skip
+                  "ops": [place[ours[id(step)], 1] for step in proof]}
+                 for kind, value, proof, detail in anomalies]  # fmt: skip
         checks = [{"check": check, "decides": True, "verdict": "invalid", "summary": "", "figures": {},
                    "count": len(shown) if count is None else count, "anomalies": shown}]  # fmt: skip
         (run_dir / "verdict.json").write_text(json.dumps({

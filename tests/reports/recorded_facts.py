@@ -39,12 +39,12 @@ OTHERS = [started(0.1, "n1"), started(0.1, "n2"), mark(1, "n1", "put", "sent", "
 """Both nodes trace, and have told of another message of the same producer."""
 
 
-def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[TransferMark, ...] = (), nodes: int = 2,
+def facts(folder: Path, *marks: dict[str, Any], transfers: tuple[TransferMark, ...] = (),
           faults: tuple[FaultWindow, ...] = (), **others: Any) -> Facts:  # fmt: skip
     """What a small run recorded; ``others`` are more of its facts, by their names."""
     rows = sorted([*OTHERS, *marks], key=lambda row: row["time"]) if marks else []
     (folder / MESSAGE_TRACE).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Facts(read_trace(folder), ROLES, transfers, faults, nodes, **others)
+    return Facts(read_trace(folder), ROLES, transfers, faults, **others)
 
 
 def operation(f: str, start: float, node: str, kind: str = "ok", process: int = 1, value: str = "1/7",

@@ -34,9 +34,10 @@ def test_a_loss_of_power_took_what_was_not_synced(tmp_path: Path) -> None:
     assert (cause.code, cause.inferred) == (
         "power", "The loss of power took them: they had been confirmed, but not synced to disk.")  # fmt: skip
     assert cause.sentence == (
-        "n1 confirmed all 10 from 3.000 to 3.900 s. power one #0 ended n1, the only node, between 4.000 and 4.100 s. The "
-        "disk discarded 4,711 bytes that were not synced, the oldest written 1.2 s before. Lost of what was confirmed "
-        "since 3.000 s, and no client had received by then: 10 of 10. Arrived of what was confirmed earlier: 10 of 10.")
+        "n1 confirmed all 10 from 3.000 to 3.900 s. power one #0 ended n1, the only node, between 4.000 and 4.100 s. "
+        "The disk discarded 4,711 bytes that were not synced, the oldest written 1.2 s before. Lost of what was "
+        "confirmed since 3.000 s, and no client had received by then: 10 of 10. Arrived of what was confirmed "
+        "earlier: 10 of 10.")  # fmt: skip
 
 
 def test_a_disk_that_discarded_nothing_is_not_blamed(tmp_path: Path) -> None:
@@ -122,7 +123,8 @@ def test_entries_whose_offsets_the_next_leader_gave_to_others(tmp_path: Path) ->
     run.steps = [*kept, *lost, *again, *read]
     found = [("confirmed-lost", None, [step], {"offset": step.value[0], "value": step.value[1]}) for step in lost]
     cause = only(run.groups(tmp_path, "log-lost", found))
-    assert cause.sentence.endswith("At 3 of 4 of their offsets (offsets from 2 to 4), n2 later confirmed another value.")
+    ending = "At 3 of 4 of their offsets (offsets from 2 to 4), n2 later confirmed another value."
+    assert cause.sentence.endswith(ending)
     twice = [("two-values", None, [lost[0], again[0]], {"offset": 2, "value": 30})]
     cause = only(run.groups(tmp_path / "twice", "log-offsets", twice))
     assert cause.code == "cut-off"
@@ -135,12 +137,12 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
     run.repair("restarted n1, whose state was given up for that of n2", 8.0)
     cause = only(run.lost(tmp_path))
     assert (cause.code, cause.inferred) == (
-        "stood-still", "After its suspension, n1 continued to confirm although n2 led by then; its state, with them, was "
-                       "then given up.")  # fmt: skip
+        "stood-still", "After its suspension, n1 continued to confirm although n2 led by then; its state, with them, "
+                       "was then given up.")  # fmt: skip
     assert cause.sentence == (
-        "n1 was suspended (pause one #0, 2.000 to 2.900 s). n2 led from 2.600 s on, by its own report. n1 confirmed all "
-        "10 from 3.000 to 3.900 s. An operator's repair at 8.000 s: restarted n1, whose state was given up for that of "
-        "n2.")  # fmt: skip
+        "n1 was suspended (pause one #0, 2.000 to 2.900 s). n2 led from 2.600 s on, by its own report. n1 confirmed "
+        "all 10 from 3.000 to 3.900 s. An operator's repair at 8.000 s: restarted n1, whose state was given up "
+        "for that of n2.")  # fmt: skip
 
 
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:

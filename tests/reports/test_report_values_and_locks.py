@@ -1,5 +1,4 @@
-"""Why a register was read as it had been before, why two had a lock, and what befell messages of which nobody recorded
-where they stood."""
+"""Why a register was read as it had been before, and why two had a lock."""
 
 from __future__ import annotations
 
@@ -8,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_facts import KILL, anomaly, facts, mark, operation
+from recorded_facts import anomaly, facts, mark, operation
 
-from reports.cause import cause_of
 from reports.lock_cause import LOST_UPDATE, TWO_HOLDERS, of_lock
 from reports.narrative import ShownOperation
-from reports.roles import Lane, RolePeriod, TransferMark
-from reports.run_facts import CANT_TELL, NO_TRACE, Facts
+from reports.run_facts import CANT_TELL, Facts
 from reports.value_cause import of_register
-from stormproof.contracts.fault import ENDS_PROCESS, STOPS_TIME
-from stormproof.history.ledger import FaultWindow, Repair
 
 pytestmark = pytest.mark.requirement("H25")
 
@@ -129,54 +124,3 @@ def test_a_holder_that_no_option_lets_stand_still() -> None:
     cause = of_lock(anomaly(TWO_HOLDERS, FIRST, SLOW, SECOND, value=""), {"lease": 2.0}, tuple)
     assert "stall for" not in cause.sentence
     assert cause.sentence.endswith("and process 1 continued as its holder.")
-
-
-# Systems that record no trace.
-
-LOST = anomaly("lost", operation("enqueue", 5.0, "n1"))
-PAUSE = FaultWindow(2, "pause", "one", ("n1",), 2_000_000_000, 5_050_000_000, True, {}, {},
-                    effects=frozenset({STOPS_TIME}))  # fmt: skip
-
-
-def led(witness: str, leader: str, start: float, end: float = 30) -> Lane:
-    return Lane(f"q0, {witness}", (RolePeriod(start, end, leader, "", True, leader == witness, 0),))
-
-
-def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
-    known = facts(tmp_path, transfers=(TransferMark(8.0, "?", "n1", ""),), nodes=3, faults=(PAUSE,),
-                  leaders=(led("n1", "n1", 5.6), led("n2", "n3", 3.0), led("n3", "n3", 3.2)))  # fmt: skip
-    cause = cause_of(LOST, known)
-    assert cause.code == "untraced:led-elsewhere+replaced"
-    assert cause.sentence == (
-        "n1 was suspended from 2.000 to 5.050 s (pause one #2). n1 (master, epoch 1: n1) confirmed it while n2 "
-        "(master, epoch 2) also led. When it was confirmed, n2 and n3 considered n3 the leader of q0 since 3.200 s; n1 "
-        "considered itself the leader. Then n1 took another node’s state at 8.000 s. Whether other nodes had it was "
-        "not recorded."
-    )  # fmt: skip
-
-
-def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
-    agreed = (led("n1", "n1", 1.0), led("n2", "n1", 1.0), led("n3", "n3", 6.0))
-    early = replace(PAUSE, end=3_000_000_000)
-    known = facts(tmp_path, transfers=(TransferMark(8.0, "?", "n1", ""),), nodes=3, faults=(early,), leaders=agreed)
-    assert cause_of(LOST, known).code == "untraced:replaced"
-    assert "leader of" not in cause_of(LOST, known).sentence
-    assert "suspended" not in cause_of(LOST, known).sentence
-
-
-def test_an_operator_gave_up_what_a_node_had(tmp_path: Path) -> None:
-    repair = Repair("restarted n1, whose state was given up for that of n2", 9_000_000_000, 9_500_000_000)
-    cause = cause_of(LOST, facts(tmp_path, repairs=(repair,)))
-    assert cause.code == "untraced:repaired"
-    assert ("n1 confirmed it. An operator's repair at 9.000 s: restarted n1, whose state was given up for that of n2."
-            ) in cause.sentence  # fmt: skip
-    others = (replace(repair, text="restarted n10, whose state was given up"), replace(repair, end=4_000_000_000))
-    assert cause_of(LOST, facts(tmp_path, repairs=others)).sentence == NO_TRACE
-
-
-@pytest.mark.parametrize(("targets", "code"), [(("n1", "n2"), "untraced:all-ended"), (("n1",), "untraced:ended")])
-def test_one_node_or_all_were_ended(targets: tuple[str, ...], code: str, tmp_path: Path) -> None:
-    fault = replace(KILL, targets=targets, effects=frozenset({ENDS_PROCESS}))
-    cause = cause_of(LOST, facts(tmp_path, faults=(fault,)))
-    assert cause.code == code
-    assert ("ended all 2 nodes" in cause.sentence) == (code == "untraced:all-ended")
