@@ -112,7 +112,8 @@ def _told(kind: tuple[str, ...], mine: Sequence[Twice], facts: Facts) -> Cause:
     told = [_undone(fault, mine, facts) for fault in facts.faults if f"{UNDONE} {fault.id}" in kind]
     told += [_sent_again(mine, facts)] if SENT_AGAIN in kind else []
     if len(told) == 1:
-        return Cause(SENT_AGAIN if kind[0] == SENT_AGAIN else UNDONE, f"{_first_times(mine)} {told[0][0]}", inferred=told[0][1])
+        code = SENT_AGAIN if kind[0] == SENT_AGAIN else UNDONE
+        return Cause(code, f"{_first_times(mine)} {told[0][0]}", inferred=told[0][1])
     text = " Or: ".join(f"{conclusion} {known}" for known, conclusion in told)
     return Cause("either", f"{_first_times(mine)} {text}",
                  inferred="Several causes fit, and the records do not tell which it was.")  # fmt: skip

@@ -125,8 +125,8 @@ def test_a_stale_read_at_a_node_that_was_cut_off(tmp_path: Path) -> None:
     cause = only(stale(registers(SEEN).fault("partition", 4.0, 9.0, "n1", cut=("n2", "n3")), tmp_path))
     assert (cause.code, cause.sentence, cause.inferred) == (
         "stale-cut-off",
-        "Process 3 read 16 through n1 at 6.000 s, 0.900 s after n2 had confirmed 17. Stale reads of it: 1 through n1, 1 "
-        "in all. n1 was cut off from n2 and n3 (partition one #0, 4.000 to 9.000 s).",
+        "Process 3 read 16 through n1 at 6.000 s, 0.900 s after n2 had confirmed 17. Stale reads of it: 1 through n1, "
+        "1 in all. n1 was cut off from n2 and n3 (partition one #0, 4.000 to 9.000 s).",
         "n1 answered from its own state, which was 0.9 s behind, while it was cut off from n2 and n3.",
     )
 
