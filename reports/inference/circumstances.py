@@ -3,13 +3,13 @@ and which node led."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from reports.folder import mapping, number
 from reports.narrative import fault_name
 from reports.run_facts import Facts, stretches_at
-from stormproof.contracts.fault import CUTS_LINKS, ENDS_PROCESS, STOPS_TIME
+from stormproof.contracts.fault import CUTS_LINKS, ENDS_PROCESS, LOSES_DATA, LOSES_SYNCED, STOPS_TIME
 from stormproof.contracts.topology import machine_of
 from stormproof.history.disk_use import DISKS, LOST_AGE, LOST_BYTES, STORES_NOTHING
 from stormproof.history.ledger import FaultWindow
@@ -51,6 +51,17 @@ def ends_of(node: str, facts: Facts) -> list[FaultWindow]:
     found = [fault for fault in facts.faults if fault.confirmed and ENDS_PROCESS in fault.effects
              and node in fault.targets]  # fmt: skip
     return sorted(found, key=struck)
+
+
+def is_power(fault: FaultWindow) -> bool:
+    """Return whether a fault cut the power of machines, so that unsynced writes were lost."""
+    return POWER in (fault.fault, fault.kind)
+
+
+def disk_faults(nodes: Collection[str], until: float, facts: Facts) -> list[FaultWindow]:
+    """Return the faults of these nodes' disks, up to a time, by which stored data may have been lost."""
+    return [fault for fault in facts.faults if fault.confirmed and fault.effects & {LOSES_DATA, LOSES_SYNCED}
+            and set(nodes) & set(fault.targets) and struck(fault) <= until]  # fmt: skip
 
 
 def stops_of(node: str, facts: Facts) -> list[FaultWindow]:

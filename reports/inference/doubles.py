@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reports.inference.circumstances import (
-    POWER,
     cut_off_from,
     discarded,
     ends_of,
+    is_power,
     led_at,
     over,
     span,
@@ -99,9 +99,9 @@ def _complete(fault: FaultWindow) -> float:
 
 
 def _met(send: ShownOperation, facts: Facts) -> list[FaultWindow]:
-    """Return the faults that ended the node of a send, or cut it off, while the send lasted."""
+    """Return the faults that hit the node of a send while the send lasted."""
     return [fault for fault in facts.faults if fault.confirmed and send.node in fault.targets
-            and send.start <= struck(fault) <= end_of(send)]  # fmt: skip
+            and struck(fault) <= end_of(send) and over(fault) >= send.start]  # fmt: skip
 
 
 def _told(kind: tuple[str, ...], mine: Sequence[Twice], facts: Facts) -> Cause:
@@ -141,7 +141,7 @@ def _undone(fault: FaultWindow, mine: Sequence[Twice], facts: Facts) -> tuple[st
         text = f"{again} was {how} when the first acknowledgement was confirmed ({span(fault)})."
         return text, f"{again} never got that acknowledgement, and delivered again from its own state."
     text = f"In between, {fault_name(fault)} ended {first} at {struck(fault):.3f} s."
-    if fault.fault == POWER:
+    if is_power(fault):
         count, _ = discarded(first, fault)
         told = f" Its disk discarded {plain(count)} bytes that were not synced." if count is not None else ""
         if count is None or count > 0:

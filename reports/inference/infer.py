@@ -42,7 +42,7 @@ def inferred(
             return None
         return loss_causes(sends, wanted, lost, facts, rewritten if kind == ENTRY_LOST else no_more)
     if kind in (EVENT_LOST, TOPIC_LOST):
-        return of_subscription(members, facts, operations)
+        return of_subscription(members, facts)
     if kind in DOUBLES:
         return double_causes(members, facts)
     if kind in OFFSETS:

@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reports.inference.circumstances import (
-    POWER,
     Led,
     cuts_of,
     discarded,
+    disk_faults,
     ends_of,
+    is_power,
     keeper,
     keeps_in_memory,
     led_among,
@@ -156,7 +157,7 @@ def _explanations(
         yield from _joined_anew(node, fault, mine, key, sends, lost, facts)
         # Without a leader, or with another one, other nodes may have kept what this one confirmed.
         if len(facts.names) > 1 and (own or led_at(node, key, struck(fault), facts)):
-            yield _ended((node,), fault, [fault], mine, sends, lost, facts)
+            yield _ended((node,), fault, [fault], mine, sends, lost, facts, own)
 
 
 def _cut_off(
@@ -245,12 +246,12 @@ def _joined_anew(
 
 def _ended(
     nodes: tuple[str, ...], fault: FaultWindow, down: list[FaultWindow], mine: Bools, sends: ConfirmedSends,
-    lost: Bools, facts: Facts,
+    lost: Bools, facts: Facts, own: bool = False,
 ) -> LossExplanation:
     """Return the explanation by the end of these nodes, which ``fault`` completed; ``down`` are the faults by which
     they were down then."""
     at = struck(fault)
-    every = set(facts.names) <= set(nodes)
+    every = own or set(facts.names) <= set(nodes)
     pool = mine & (sends.end <= _complete(fault) + CLOCKS_S) & (sends.got > at)
     rows = np.flatnonzero(pool)
     kept = ~lost[rows]
@@ -271,7 +272,7 @@ def _ended(
             text += f". Arrived of what was confirmed earlier: {_of(before & ~lost, before)}"
         return f"{text}.{_rival(rival)}", _end_conclusion(nodes, down, assigned, rival, every, facts)
 
-    power = any(each.fault == POWER for each in down)
+    power = any(is_power(each) for each in down)
     return LossExplanation("power" if power else "ended", ENDED if every else WEAK, fits, at, tell,
                            whole=not kept.any())  # fmt: skip
 
@@ -290,12 +291,15 @@ def _end_conclusion(
     nodes: tuple[str, ...], down: list[FaultWindow], assigned: Bools, rival: Led | None, every: bool, facts: Facts
 ) -> str:
     them, who = _them(assigned), nodes[0] if len(nodes) == 1 else "the nodes"
-    lost_bytes = [discarded(name, fault)[0] for fault in down for name in fault.targets if fault.fault == POWER]
+    lost_bytes = [discarded(name, fault)[0] for fault in down for name in fault.targets if is_power(fault)]
     memory = next((why for node in nodes if (why := keeps_in_memory(node, facts))), "")
     if not every:
         return f"{rival.node if rival else 'The other nodes'} did not have {them} when {who} ended."
     if memory:
         return f"By its settings ({shorten(memory)}), {who} kept {them} in memory only, and the end took {them}."
+    if damaged := disk_faults(nodes, max(over(fault) for fault in down), facts):
+        names = listed([fault_name(fault) for fault in damaged])
+        return f"The end of {who} or the fault of a disk ({names}) took {them}; the records do not tell which."
     if any(count is None or count > 0 for count in lost_bytes):
         they = "it" if them == "it" else "they"
         return f"The loss of power took {them}: {they} had been confirmed, but not synced to disk."
@@ -306,7 +310,7 @@ def _end_conclusion(
 
 
 def _disks(down: list[FaultWindow]) -> str:
-    found = [discarded(node, fault) for fault in down for node in fault.targets if fault.fault == POWER]
+    found = [discarded(node, fault) for fault in down for node in fault.targets if is_power(fault)]
     counts = [count for count, _ in found if count is not None]
     ages = [age for count, age in found if count and age is not None]
     if not counts:

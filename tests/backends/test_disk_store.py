@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,22 @@ def test_a_sync_keeps_and_a_write_alone_does_not(store: WriteStore) -> None:
     store.sync(fd)
     store.lose(NOTHING)
     assert content(store, "log") == b"one\n2\n"
+
+
+def test_the_bytes_of_the_system_that_a_loss_discarded_are_counted(store: WriteStore) -> None:
+    fd = synced(store, "/log", b"one\n")
+    ours = synced(store, "/ours", b"")
+    assert (store.lost_bytes, store.lost_since) == (0, None)
+    before = time.monotonic()
+    store.write(fd, b"two\n", 4)
+    between = time.monotonic()
+    store.write(fd, b"three\n", 8)
+    store.lose(NOTHING)
+    assert store.lost_bytes == 10 and store.lost_since is not None
+    assert before <= store.lost_since <= between, "the age is that of the oldest write"
+    store.lose(NOTHING)
+    assert (store.lost_bytes, store.lost_since) == (0, None), "the second loss found nothing"
+    os.close(ours)
 
 
 @pytest.mark.parametrize("change", [

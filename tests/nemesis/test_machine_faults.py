@@ -16,10 +16,11 @@ from nemesis.disk import WHEN_DEAD, StorageFault
 from nemesis.facts import await_state
 from nemesis.machine import PowerFault, RebootFault
 from nemesis.packets import KINDS, PacketsFault, conditions_of
+from nemesis.process import KillFault
 from stormproof.contracts.backend import DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.errors import BackendError
-from stormproof.history.disk_use import stores_nothing, unused
+from stormproof.history.disk_use import DISKS, LOST_AGE, LOST_BYTES, STORES_NOTHING, stores_nothing, unused
 from stormproof.test import Test
 
 
@@ -91,7 +92,8 @@ class Machines(FakeBackend):
     async def disk_use(self, node: str) -> DiskUse:
         if self.deaf:
             raise BackendError("it does not answer")
-        return DiskUse(0 if self.unused else 2)
+        dark = self.states[node] != "running"
+        return DiskUse(0) if self.unused else DiskUse(2, lost_bytes=4711 if dark else 0, lost_age=1.25 if dark else None)
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
         return ("jobs",) if self.states[node] == "running" else ()
@@ -140,6 +142,26 @@ async def test_a_fault_that_did_nothing_is_not_confirmed(
     await asyncio.sleep(0.5 if kind == "skew" else 0.05)
     healed = await fault.heal(nodes, plan, injected)
     assert (injected.confirmed or healed.confirmed) is not idle
+
+
+@pytest.mark.requirement("H25", part=True)
+async def test_the_evidence_of_a_loss_of_power_has_what_the_disk_discarded() -> None:
+    fault, nodes = PowerFault(), cluster(idle=False)
+    injected = await fault.inject(nodes, fault.plan("one", facts(), random.Random(1)))
+    ((_, use),) = injected.found[DISKS].items()
+    assert (use[LOST_BYTES], use[LOST_AGE]) == (4711, 1.25)
+    unused_disk = await fault.inject(cluster(idle=False, unused=True), fault.plan("one", facts(), random.Random(1)))
+    ((_, use),) = unused_disk.found[DISKS].items()
+    assert LOST_BYTES not in use
+
+
+@pytest.mark.requirement("H25", part=True)
+@pytest.mark.parametrize("reason", ["", "durability=never"])
+async def test_the_evidence_of_a_kill_has_the_declaration_that_nothing_is_stored(reason: str) -> None:
+    fault, nodes = KillFault(), cluster(idle=False, stores_nothing=reason)
+    plan = fault.plan("one", facts(), random.Random(1))
+    injected = await fault.inject(nodes, plan)
+    assert injected.found.get(STORES_NOTHING) == (dict.fromkeys(plan.targets, reason) if reason else None)
 
 
 @pytest.mark.requirement("H5", part=True)

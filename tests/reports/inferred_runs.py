@@ -14,7 +14,7 @@ from reports.folder import read_folder
 from reports.root_cause import AnomalyGroup
 from reports.run_facts import Cause
 from reports.run_page import explain
-from stormproof.contracts.fault import CUTS_LINKS, ENDS_PROCESS, STOPS_TIME
+from stormproof.contracts.fault import CUTS_LINKS, ENDS_PROCESS, LOSES_DATA, STOPS_TIME
 from stormproof.history.disk_use import DISKS, LOST_AGE, LOST_BYTES, STORES_NOTHING
 from stormproof.history.ledger import LedgerLine, Repair
 from stormproof.operation import INVOKE, OK, Op
@@ -62,7 +62,7 @@ class Recorded:
         cut: Iterable[str] = (), done: float | None = None,
     ) -> Recorded:
         """Add a fault; ``lost``: bytes that each disk discarded; ``cut``: nodes from which the targets were cut off."""
-        effects = {"partition": CUTS_LINKS, "pause": STOPS_TIME}.get(family, ENDS_PROCESS)
+        effects = {"partition": CUTS_LINKS, "pause": STOPS_TIME, "disk": LOSES_DATA}.get(family, ENDS_PROCESS)
         found: dict[str, Any] = {}
         if lost is not None:
             found[DISKS] = {node: {"files": 1, LOST_BYTES: lost, LOST_AGE: 1.25} for node in targets}

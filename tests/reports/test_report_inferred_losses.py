@@ -52,6 +52,12 @@ def test_a_kill_takes_what_is_in_memory(tmp_path: Path) -> None:
                  "to a file.")  # fmt: skip
 
 
+def test_a_fault_of_the_disk_may_have_taken_them_as_well(tmp_path: Path) -> None:
+    run = one_node(*LATE, got=EARLY).fault("disk", 2.0, 6.0, "n1").fault("kill", 4.0, 5.0, "n1")
+    assert only(run.lost(tmp_path)).inferred == (
+        "The end of n1 or the fault of a disk (disk one #0) took them; the records do not tell which.")  # fmt: skip
+
+
 def test_settings_say_that_all_is_in_memory(tmp_path: Path) -> None:
     run = one_node(*EARLY, *LATE, got=[]).fault("kill", 4.0, 6.0, "n1", memory="appendonly=no")
     assert only(run.lost(tmp_path)).inferred == (

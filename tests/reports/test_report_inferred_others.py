@@ -177,8 +177,8 @@ def test_a_watch_went_back_at_a_node_that_was_behind(tmp_path: Path) -> None:
 
 
 def events(*got: tuple[int, int]) -> Recorded:
-    """Three events through n1; ``got`` are pairs of subscription and event."""
-    sent = [Step("publish", n, n + 0.01, "n1", (1, n)) for n in (1, 4, 7)]
+    """Three events through n1, which the clients' host c1 is beside; ``got`` are pairs of subscription and event."""
+    sent = [Step("publish", n, n + 0.01, "n1", (1, n)) for n in (2, 4, 9)]
     taken = [Step("receive", n + 0.02, n + 0.03, "n1", (1, n), process=10 + key, key=key) for key, n in got]
     return Recorded(("n1", "n2"), [*sent, *taken], options={"retry_count": 0})
 
@@ -190,17 +190,25 @@ def missed(run: Recorded, folder: Path, *numbers: int) -> Any:
 
 
 def test_a_subscriber_that_was_forgotten(tmp_path: Path) -> None:
-    run = events((2, 1), (3, 1), (3, 4), (3, 7)).fault("partition", 1.5, 3.0, "n1", "c1", cut=("n2",))
-    cause = only(missed(run, tmp_path, 4, 7))
+    run = events((2, 2), (3, 2), (3, 4), (3, 9)).fault("partition", 1.5, 3.0, "n1", "c1", cut=("n2",))
+    cause = only(missed(run, tmp_path, 4, 9))
     assert cause.inferred == (
-        "The system stopped delivering to subscription 2 while its subscriber could not be reached, and did not resume "
-        "when the partition ended (retry_count=0).")  # fmt: skip
-    assert cause.sentence.startswith("Subscription 2 got its last event at 1.030 s. c1 from n2 was cut off (partition")
+        "The system gave subscription 2 up after it could not reach its subscriber, and did not resume when the "
+        "partition ended (retry_count=0).")  # fmt: skip
+    assert cause.sentence == (
+        "c1 from n2 was cut off (partition one #0, 1.500 to 3.000 s). The last event that subscription 2 got was "
+        "confirmed at 2.010 s. It got none of the 2 events that were confirmed later.")  # fmt: skip
+
+
+@pytest.mark.parametrize("got", [((2, 9),), ((2, 2), (2, 4), (2, 9))])
+def test_a_subscriber_that_got_later_events_was_not_forgotten(got: tuple[tuple[int, int], ...], tmp_path: Path) -> None:
+    run = events(*got).fault("partition", 1.5, 3.0, "n1", "c1", cut=("n2",))
+    assert unknown(missed(run, tmp_path, 4)) == 1
 
 
 def test_events_that_waited_in_the_memory_of_a_replica(tmp_path: Path) -> None:
-    cause = only(missed(events((2, 1), (3, 1), (3, 4), (3, 7)).fault("kill", 7.5, 9.0, "n1"), tmp_path, 4, 7))
-    assert cause.inferred == "The other nodes did not have them when n1 ended."
+    cause = only(missed(events((2, 2), (3, 2), (3, 4), (3, 9)).fault("kill", 9.5, 11.0, "n1"), tmp_path, 4, 9))
+    assert cause.inferred.startswith("n1 had them only in the memory of its process")
     assert cause.sentence.endswith("Subscription 2 never got them.")
 
 
