@@ -20,7 +20,7 @@ _SESSIONS, _HEARTBEATS = ("session", "session_timeout"), ("heartbeat",)
 """Options of systems that let the next holder in after a time without a sign of life, in seconds: this is that time, or
 the system waits for a small multiple of it. A session takes the place of the workload's lease."""
 _BEATS = 3
-"""Clients send signs of life at least this often in that time, so that the last one came by so much before a stall."""
+"""Clients send at least this many signs of life in that time: the last one precedes a stall by a fraction of it."""
 CLOSED_ITSELF = "this test closed its connection"
 """Part of the error of an update whose holder stood still, and whose connection, which had the lock, the test
 closed."""
@@ -72,7 +72,7 @@ def of_lock(
 
 
 def _silent(first: LockHold, second: LockHold, options: Mapping[str, Any]) -> Cause:
-    """Return that a holder stood still for longer than the system waits for a sign of life, if all times agree."""
+    """Return the cause of a holder whose stall exceeded the system's limit for silence, if all times agree."""
     update, again = first.used, end_of(second.got)
     named = ((name, number(options.get(name))) for name in (*_SESSIONS, *_HEARTBEATS))
     name, limit = next((each for each in named if each[1]), ("", None))

@@ -146,7 +146,7 @@ def _counted(causes: Iterable[Cause]) -> tuple[tuple[tuple[int, Cause], ...], in
     told: dict[str, list[Cause]] = {}
     untold: dict[str, int] = {}
     for cause in causes:
-        if cause.code:  # an inferred cause is told once, with the facts of the first anomaly
+        if cause.code:  # group inferred causes; show the facts of the first anomaly
             told.setdefault(cause.inferred or cause.sentence, []).append(cause)
         else:
             untold[cause.sentence] = untold.get(cause.sentence, 0) + 1

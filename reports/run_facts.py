@@ -74,6 +74,11 @@ class Cause:
     death: float | None = None
     inferred: str = ""
 
+    @property
+    def text(self) -> str:
+        """The conclusion, marked as one, and the facts."""
+        return f"Inferred: {self.inferred} {self.sentence}" if self.inferred else self.sentence
+
 
 def what_happened(stay: QueueStay, facts: Facts) -> tuple[str, str]:
     """Return what ended a stay, and the time, if many messages share it."""

@@ -210,7 +210,7 @@ def _side(run_dir: Path, page: Path) -> Side:
     for check in told.checks:
         causes = [cause for group in check.groups for _, cause in group.causes]
         if check.decides and check.verdict != VALID and causes:
-            reasons.append((check.name, causes[0].sentence))
+            reasons.append((check.name, causes[0].text))
     link = f"../{run_dir.name}/{REPORT}" if page.resolve().parent.parent == run_dir.resolve().parent else ""
     verdict = str(_verdict(run_dir).get("verdict", "none"))
     return Side(run_dir.name, verdict, told.facts.roles, told.facts.faults, told.duration, reasons, link,

@@ -19,7 +19,7 @@ POWER = "power"
 ARROW = ">"
 """Between the ends of a link, in the evidence of a partition."""
 SEEN_WITHIN_S = 1.5
-"""Leaders are asked once a second: a leader may have led this long before a node first named it."""
+"""The harness queries leaders once a second: a leader may have led this long before a node first named it."""
 
 
 class Led(NamedTuple):

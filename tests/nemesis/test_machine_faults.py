@@ -93,7 +93,8 @@ class Machines(FakeBackend):
         if self.deaf:
             raise BackendError("it does not answer")
         dark = self.states[node] != "running"
-        return DiskUse(0) if self.unused else DiskUse(2, lost_bytes=4711 if dark else 0, lost_age=1.25 if dark else None)
+        lost = (4711, 1.25) if dark else (0, None)
+        return DiskUse(0) if self.unused else DiskUse(2, lost_bytes=lost[0], lost_age=lost[1])
 
     async def writes_to(self, node: str) -> tuple[str, ...]:
         return ("jobs",) if self.states[node] == "running" else ()

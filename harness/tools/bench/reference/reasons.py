@@ -42,7 +42,10 @@ BY_SETTINGS = (
 )  # fmt: skip
 """System, mode, workload."""
 REAL = (("redis-D1", "redis-server"), ("redis-D2", "redis-server"), ("mosquitto-M1", "mosquitto"),
-        ("rabbitmq-R1", "rabbitmq-server"), ("etcd-E3", "etcd"), ("nats-N1", "nats-server"))  # fmt: skip
+        ("rabbitmq-R1", "rabbitmq-server"), ("etcd-E3", "etcd"), ("nats-N1", "nats-server"),
+        ("redis-D3", "redis-server"), ("activemq-A2", "activemq"), ("rabbitmq-R2", "rabbitmq-server"),
+        ("rabbitmq-R3", "rabbitmq-server"), ("etcd-E2", "etcd"), ("icestorm-I1", "icebox"), ("icestorm-I2", "icebox"),
+        )  # fmt: skip
 """Published misbehaviours, each with a program whose presence shows that the system is installed."""
 DRAWN, SEED, BUDGET = 20, 26, 60
 """The number of bugs drawn, the seed of the draw, and the number of seeds tried for each failure."""
@@ -209,7 +212,7 @@ def _told(checks: Sequence[CheckGroup]) -> Iterator[ReportedCause]:
         named = sum(count for count, _ in causes) + sum(group.unknown + group.further for group in check.groups)
         if causes:
             count, cause = max(causes, key=lambda each: each[0])
-            yield ReportedCause(check.name, cause.code, cause.sentence, f"{count} of {named}")
+            yield ReportedCause(check.name, cause.code, cause.text, f"{count} of {named}")
         else:
             yield ReportedCause(check.name, "", next((group.untold for group in check.groups), ""), "")
 
