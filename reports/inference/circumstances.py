@@ -23,7 +23,7 @@ SEEN_WITHIN_S = 1.5
 
 
 class Led(NamedTuple):
-    """``node`` led from ``since`` (seconds of the run) on; ``by``: who said so, as a clause."""
+    """``node`` led from ``since`` (seconds of the run) on; ``by`` is the source, as a clause."""
 
     node: str
     since: float

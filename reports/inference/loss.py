@@ -5,8 +5,8 @@ sends of that node:
 
 - *cut off*: the node confirmed them while it could reach no majority, or while a node on the other side led; at least
   half of what it confirmed then, and no client received before the heal, is lost.
-- *stood still*: the same, after a suspension of the node and the lead of another one.
-- *joined anew*: another node had started again, then this node ended and the other one led. The messages confirmed
+- *suspended*: the same, after a suspension of the node and the lead of another one.
+- *joined anew*: another node had started again; then this node ended, and the other one led. The messages confirmed
   before that start are lost, and those confirmed after it arrived.
 - *ended*: the node's programs or its power ended after the confirmations, and of what it confirmed later and before
   that end, at most a third arrived. Earlier messages may have arrived: a loss of memory or of unsynced writes takes the

@@ -37,7 +37,7 @@ def offset_causes(members: Sequence[ShownAnomaly], facts: Facts) -> list[tuple[i
 
 
 def rewritten(sends: ConfirmedSends, lost: Bools) -> str:
-    """Return a sentence on the offsets of lost entries at which another value was confirmed later, and by whom."""
+    """Return a sentence on the offsets of lost entries that later got another confirmed value, and on its nodes."""
     places = {(int(sends.key[at]), int(sends.offset[at])): float(sends.end[at]) for at in np.flatnonzero(lost)}
     after: dict[str, set[tuple[int, int]]] = {}
     for at in range(len(sends)):
