@@ -232,9 +232,7 @@ class Program:
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         line = json.dumps({"id": number, "op": op, **values}, separators=(",", ":"))
         try:
-            self._stdin.write(line.encode() + b"\n")
-            with contextlib.suppress(ConnectionError):  # the reader sees that it has ended
-                await self._stdin.drain()
+            self._stdin.write(line.encode() + b"\n")  # one request at a time, so there is no need to wait for space
             return await answer
         except asyncio.CancelledError:
             if not keep:
