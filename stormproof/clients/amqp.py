@@ -188,8 +188,8 @@ class AmqpConnection:
         """Take the next message that the broker pushes, after subscribing if necessary.
 
         Raises:
-            NotDone: the connection, or the subscription, was lost. What had arrived returns to the broker, because it
-                was not acknowledged.
+            NotDone: the connection, or the subscription, was lost. Unacknowledged messages that had arrived return to
+                the broker.
         """
         self._demand(self._taker)
         inbox = self._inboxes.get(queue)
@@ -216,7 +216,7 @@ class AmqpConnection:
 
     async def depth(self, queue: str) -> int | None:
         """Return a queue's depth if there is a way to ask for it. AMQP 0-9-1 has none: the *message-count* of
-        *queue.declare-ok* leaves out what RabbitMQ has delivered and what is not acknowledged."""
+        *queue.declare-ok* leaves out unacknowledged messages."""
         return None if self._depth is None else await self._depth(queue)
 
     async def stand_still(self, seconds: float) -> None:
@@ -325,8 +325,8 @@ class Amqp(ProtocolClient):
                "0: none"),
         Option("mandatory", True, "messages that no queue takes are returned"),
         Option("persistent", True, "messages are persistent (delivery-mode 2)"),
-        Option("acknowledge", TRANSACTION, "what confirms an acknowledgement: a transaction's commit, or the answer to "
-               "the next request", (TRANSACTION, ORDER)),
+        Option("acknowledge", TRANSACTION, "confirmation of an acknowledgement: a transaction's commit, or the answer "
+               "to the next request", (TRANSACTION, ORDER)),
     )  # fmt: skip
     guarantees = (
         Guarantee("duplicated", NOT_PROMISED, "AMQP 0-9-1, 3.1.8 Acknowledgements",

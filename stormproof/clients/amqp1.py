@@ -52,7 +52,7 @@ class Amqp1Connection:
     Args:
         access: credentials (empty: anonymous), SASL mechanism, TLS; ``vhost`` is the host name in *open* (RabbitMQ:
             ``vhost:NAME``).
-        address: what precedes a queue's name in its address; ``auto``: ``/amq/queue/`` on RabbitMQ 3, ``/queues/`` on
+        address: prefix of a queue's name in its address; ``auto``: ``/amq/queue/`` on RabbitMQ 3, ``/queues/`` on
             later ones, and nothing elsewhere.
         prefetch: link credit: the largest number of messages that the broker may send before they are acknowledged.
         idle: seconds after which the client leaves a silent broker; 0: never.
@@ -71,7 +71,7 @@ class Amqp1Connection:
         self._collector: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._waits: dict[object, asyncio.Future[Any]] = {}
-        """What is awaited, by its key: "open", "close", a link's name, or a delivery (its tag may be no text)."""
+        """Awaited answers, by key: "open", "close", a link's name, or a delivery, whose tag may not be text."""
         self._credit = asyncio.Event()
         self._links: dict[tuple[str, str], Any] = {}
         self._inboxes: dict[str, asyncio.Queue[tuple[Any, bytes, float] | None]] = {}
@@ -164,7 +164,7 @@ class Amqp1Connection:
         """Take the next message that the broker sends, after attaching to the queue if necessary.
 
         Raises:
-            NotDone: the connection was lost. What had arrived returns to the broker, because it was not acknowledged.
+            NotDone: the connection was lost. Unacknowledged messages that had arrived return to the broker.
         """
         from proton import Delivery as State
 
@@ -186,7 +186,7 @@ class Amqp1Connection:
         async def settled(state: int) -> None:
             self._demand()
             delivery.update(state)
-            if self._product == _RABBITMQ or state == State.RELEASED:  # ActiveMQ never settles what was released
+            if self._product == _RABBITMQ or state == State.RELEASED:  # ActiveMQ never settles a released message
                 delivery.settle()
                 self._turn()
                 await self._fence(queue)
@@ -241,7 +241,7 @@ class Amqp1Connection:
         return link
 
     async def _fence(self, queue: str) -> None:
-        """Wait for the broker's answer to a request; it has handled what was sent before in this session."""
+        """Wait for the broker's answer to a request: it has then handled all earlier frames of this session."""
         link = await self._attached(queue, "sender", self.queue_address(queue))
         self._ours_closed.add(link.name)
         link.close()
@@ -269,7 +269,7 @@ class Amqp1Connection:
             raise NotDone(f"no link: {error}") from error
 
     def _lose(self, why: str) -> None:
-        """Mark the connection as lost, and end everything that waits: what still arrives is discarded."""
+        """Mark the connection as lost, end all waits, and discard data that still arrives."""
         if self._lost:
             return
         self._lost = why
@@ -369,8 +369,7 @@ class Amqp1(ProtocolClient):
     summary = "AMQP 1.0: queues"
     port, tls_port = 5672, 5671
     options = (
-        Option("address", AUTO, "what precedes a queue's name in its address; auto: as RabbitMQ has it, and nothing "
-               "elsewhere"),
+        Option("address", AUTO, "prefix of a queue's name in its address; auto: RabbitMQ's, and none elsewhere"),
         Option("prefetch", 1, "link credit: messages that the broker may send ahead of acknowledgements", least=1),
         Option("idle", IDLE_SECONDS, "seconds after which a client leaves a silent broker; 0: never"),
         Option("persistent", True, "messages are durable"),

@@ -47,7 +47,7 @@ class StompConnection:
 
     Args:
         access: credentials (empty: none are sent), virtual host (default: ``/``), TLS.
-        prefix: what precedes a queue's name in its destination.
+        prefix: prefix of a queue's name in its destination.
         queue_type: ``quorum`` or ``classic``; ``auto``: quorum queues on RabbitMQ.
         creating: headers of SEND and SUBSCRIBE that define how queues are created; None: for RabbitMQ, durable ones of
             that type.
@@ -302,7 +302,7 @@ class Stomp(ProtocolClient):
     summary = "STOMP 1.2: queues"
     port, tls_port = 61613, 61614
     options = (
-        Option("prefix", "/queue/", "what precedes a queue's name in its destination"),
+        Option("prefix", "/queue/", "prefix of a queue's name in its destination"),
         Option("queue_type", AUTO, "type of the queues that RabbitMQ creates; auto: quorum", (AUTO, QUORUM, CLASSIC)),
         Option("prefetch", 1, "unacknowledged messages after which RabbitMQ and ActiveMQ wait; 0: the broker's "
                "default"),
@@ -325,7 +325,7 @@ class Stomp(ProtocolClient):
         """Return a new connection.
 
         Raises:
-            UsageError: a SASL mechanism is asked for, or a header is not ``NAME:VALUE``.
+            UsageError: the access names a SASL mechanism, or a header is not ``NAME:VALUE``.
         """
         if setup.access.sasl:
             raise UsageError(f"stomp: STOMP has no SASL mechanisms; leave out {setup.access.sasl!r}")
