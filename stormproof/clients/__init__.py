@@ -23,6 +23,7 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     Entry("amqp1", "AMQP 1.0: queues", "stormproof.clients.amqp1:AMQP1"),
     Entry("stomp", "STOMP 1.2: queues", "stormproof.clients.stomp:STOMP"),
     Entry("mqtt", "MQTT 3.1.1 and 5: persistent sessions as queues", "stormproof.clients.mqtt:MQTT"),
+    Entry("kafka", "Kafka: topics as logs, and as queues with consumer groups", "stormproof.clients.kafka:KAFKA"),
     Entry("nats", "NATS JetStream: streams as queues and logs", "stormproof.clients.nats:NATS"),
     Entry("redis", "Redis: streams as queues and logs, values as registers", "stormproof.clients.redis:REDIS"),
     Entry("exec", "a program in any language that speaks JSON lines (docs/clients.md)",
