@@ -203,7 +203,7 @@ async def check_disk(backend: Backend) -> None:
     data = shlex.quote(backend.data_dir("n1"))
     await backend.upload("n1", bytes(5000), f"{backend.data_dir('n1')}/placed")
     assert (await backend.exec("n1", f"{_dd(backend, 'placed-too')} && sync -f {data}")).status == 0
-    assert await backend.disk_use("n1") == DiskUse(0, 0, 0), "what the harness writes is not the system's"
+    assert await backend.disk_use("n1") == DiskUse(0, 0, 0, 0), "what the harness writes is not the system's"
     for kind in ("corrupt", "empty", "lose-unsynced"):
         before = (await backend.exec("n1", f"cat {data}/* | md5sum")).output
         await backend.set_disk("n1", DiskFault(kind))
