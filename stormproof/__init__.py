@@ -44,7 +44,7 @@ from stormproof.contracts.client import (
     WatchConnection,
 )
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
-from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
+from stormproof.contracts.fault import ClusterFacts, Evidence, Fault, FaultPlan, Infeasible, NoTarget
 from stormproof.contracts.guarantee import KNOWN_VIOLATION, NOT_PROMISED, PROMISED, Guarantee, Trial
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.launch import LaunchedProgram
@@ -67,6 +67,7 @@ from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, HistoryError, StormproofError, UsageError
 from stormproof.node_logs import LogLine
 from stormproof.operation import Op
+from stormproof.protocol_system import ProtocolSystem
 from stormproof.shell_system import Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -104,7 +105,8 @@ __all__ = [
     "Cluster", "ClusterFacts", "CopyConnection", "Delivery", "Demands", "Deployment", "Event", "EventConnection",
     "Evidence", "Fault", "FaultPlan", "GroupChange", "Guarantee", "Helper", "HistoryError", "Infeasible", "Invariant",
     "KnownBug", "LaunchedProgram", "LockConnection", "LogConnection", "LogEntry", "LogLine", "Machine", "MessageMark",
-    "NodeStatus", "NotDone", "NotFound", "Op", "Option", "Prefetching", "Progress", "QueueConnection", "RecordedRun",
+    "NoTarget", "NodeStatus", "NotDone", "NotFound", "Op", "Option", "Prefetching", "Progress", "ProtocolSystem",
+    "QueueConnection", "RecordedRun",
     "Redelivering", "RegisterConnection", "RoleChange", "ShellCluster", "ShellSystem", "StateTransfer",
     "StormproofError", "Subscriber", "System", "Test", "Topology", "Trial", "UsageError", "WatchConnection", "Workload",
     "blocking", "check", "load", "run",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from harness.cli import asking, exchanging, judging, keeping, kept, machines, nights, reproducing, testing
+from harness.cli import asking, exchanging, judging, keeping, kept, machines, nights, reproducing, starting, testing
 from harness.cli.admin import HELP as ADMIN_HELP
 from harness.cli.admin import admin_app, rewritten
 from harness.cli.old_names import tell_old_names
@@ -63,6 +63,7 @@ if importlib.util.find_spec("harness.tools") is not None:  # no wheel has the to
     app.command(short_help="Demonstrate the harness: the same faults under an unsafe and under a safe setting.")(
         testing.demo)
 app.command(short_help="Run one test, from the cluster's start to the report.")(testing.test)
+app.command(short_help="Write a file for a system of your own, with a test and a night.")(starting.new)
 app.command(short_help="Run a test in simulation with many seeds.")(testing.simulate)
 app.command(short_help="Switch on known bugs of the broker and show the check that catches each.")(testing.mutants)
 app.command(short_help="Compare a system's guarantees with the observations in runs.")(testing.guarantees)

@@ -1,0 +1,93 @@
+"""A base for systems whose clients speak a standard protocol: a file then needs only the command of the broker."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from typing import Any
+
+from stormproof.clients import PROTOCOLS
+from stormproof.contracts.client import NotDone
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
+from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import UsageError
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.test import Test
+
+
+class ProtocolSystem(ShellSystem):
+    """A system whose clients are those of the protocol ``client`` (``stormproof.clients``).
+
+    The class's own ``port``, ``provides`` and ``distributions`` come before the protocol's. The protocol's options and
+    guarantees follow the class's own.
+    """
+
+    client: str = ""
+    """The name of the protocol: ``amqp``, for example."""
+    provides = frozenset()
+
+    def __init__(self) -> None:
+        """Take what the protocol declares.
+
+        Raises:
+            UsageError: there is no such protocol.
+        """
+        self.protocol: ProtocolClient = PROTOCOLS.load(self.client)
+        own = {option.name for option in self.options}
+        self.options = (*self.options, *(option for option in self.protocol.options if option.name not in own))
+        self.guarantees = (*self.guarantees, *self.protocol.guarantees)
+        self.port = self.port or self.protocol.port
+        self.provides = self.provides or self.protocol.provides
+        self.distributions = self.distributions or self.protocol.distributions
+        self.extra = self.protocol.extra
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raise UsageError if a Python package of the clients is not installed."""
+        for name in self.protocol.distributions:
+            try:
+                importlib.metadata.distribution(name)
+            except importlib.metadata.PackageNotFoundError:
+                raise UsageError(f"{self.name}: its clients need the Python package {name}: pip install "
+                                 f"'stormproof[{self.protocol.extra}]'") from None
+
+    def setup(self, cluster: ShellCluster) -> BrokerSetup:
+        """Return the cluster as the protocol client sees it. Override it to set access (TLS, a virtual host)."""
+        given: Mapping[str, Any] = cluster.test.options
+        names = (option.name for option in self.protocol.options)
+        return cluster.broker_setup(**{name: given[name] for name in names if name in given})
+
+    def connection(self, cluster: ShellCluster) -> Any:
+        """Return a new connection of the protocol."""
+        return self.protocol.connection(self.setup(cluster))
+
+    async def status(self, machine: Machine) -> NodeStatus:
+        """Return whether the replica lets a client in. One that answers and refuses clients is reachable, and does not
+        serve.
+
+        Raises:
+            Exception: the replica does not answer.
+        """
+        try:
+            return await self.attached_status(machine)
+        except NotDone as error:
+            return NodeStatus(machine.name, reachable=True, role="standby", detail={"error": str(error)})
+
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """Create the objects that the workload uses, by the protocol."""
+        await self.protocol.prepare(self.setup(cluster))
+
+    async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
+        """Return the leader of each object, if the protocol tells it."""
+        return await self.protocol.leaders(self.setup(cluster))
+
+    def leads_objects(self) -> bool:
+        """Return whether the protocol, or a hook of the class, tells leaders."""
+        kind, protocol = type(self), type(self.protocol)
+        own = kind.leaders is not ProtocolSystem.leaders or kind.leaders_seen is not ShellSystem.leaders_seen
+        return own or protocol.leaders is not ProtocolClient.leaders
+
+    async def clear(self, cluster: ShellCluster) -> str:
+        """Delete the objects that clients have created, by the protocol."""
+        left = await self.protocol.clear(self.setup(cluster), sorted(cluster.own_names))
+        return f"left there, since its clients can't delete them: {', '.join(left)}" if left else ""
