@@ -22,6 +22,7 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     Entry("amqp", "AMQP 0-9-1: queues", "stormproof.clients.amqp:AMQP"),
     Entry("amqp1", "AMQP 1.0: queues", "stormproof.clients.amqp1:AMQP1"),
     Entry("stomp", "STOMP 1.2: queues", "stormproof.clients.stomp:STOMP"),
+    Entry("http", "HTTP: requests that a mapping declares", "stormproof.clients.http:HTTP"),
     Entry("mqtt", "MQTT 3.1.1 and 5: persistent sessions as queues", "stormproof.clients.mqtt:MQTT"),
     Entry("kafka", "Kafka: topics as logs, and as queues with consumer groups", "stormproof.clients.kafka:KAFKA"),
     Entry("nats", "NATS JetStream: streams as queues and logs", "stormproof.clients.nats:NATS"),
