@@ -176,7 +176,7 @@ def start(name: str, client: str | None, folder: Path) -> list[str]:
              folder / f"{name}.toml": _NIGHT}  # fmt: skip
     if there := [path for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(f"{there[0]}: exists, and is not overwritten; choose another name or --folder")
-    words = _words(name) | {"FAULT": USUAL[client].fault if client in USUAL else "kill"}
+    words = _words(name) | {"FAULT": usual.fault if (usual := USUAL.get(client or "")) else "kill"}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
