@@ -12,7 +12,7 @@ Outcomes, by NATS' documentation:
   ("Streams": a stream acknowledges a message after it has stored it; the acknowledgement itself can get lost).
 * A take removes nothing, whatever happens to it ("Ack responses and redelivery": "A message stays in flight from the
   moment the server delivers it until the consumer answers. [...] If the answer never comes, the server assumes the
-  worker stopped and delivers the message again"). An acknowledgement asks for a confirmation of its own (*AckSync*).
+  worker stopped and delivers the message again"). An acknowledgement asks for a separate confirmation (*AckSync*).
 """
 
 from __future__ import annotations
