@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from stormproof.contracts.client import Delivery, Depth, NotDone
+from stormproof.contracts.client import UNNOTICED_SECONDS, Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -130,6 +130,11 @@ class AmqpConnection:
         # Broker-J names no capabilities, and has these.
         self._link.server_properties.setdefault("capabilities", {"publisher_confirms": True, "basic.nack": True})
         self._link.closing.add_done_callback(lambda _: self._lose("closed"))
+
+    @property
+    def redelivers_within(self) -> float:
+        """The seconds after which the broker has left a silent client: two missed heartbeats, and one for its check."""
+        return 3 * self.heartbeat or UNNOTICED_SECONDS
 
     @property
     def queue_type(self) -> str:

@@ -26,7 +26,7 @@ import contextlib
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from stormproof.contracts.client import Delivery, Depth, NotDone
+from stormproof.contracts.client import UNNOTICED_SECONDS, Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -59,6 +59,9 @@ class Amqp1Connection:
         persistent: messages are durable.
         depth: asks for a queue's depth in another way.
     """
+
+    redelivers_within = UNNOTICED_SECONDS
+    """Whether a broker leaves silent clients earlier is its own setting."""
 
     def __init__(self, access: Access, *, address: str = AUTO, prefetch: int = 1, idle: float = IDLE_SECONDS,
                  persistent: bool = True, depth: Depth | None = None) -> None:  # fmt: skip

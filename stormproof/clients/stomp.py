@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nodes.stomp import Frame, FrameLimits, Parser, encode
-from stormproof.contracts.client import Delivery, Depth, NotDone
+from stormproof.contracts.client import UNNOTICED_SECONDS, Delivery, Depth, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
@@ -61,6 +61,9 @@ class StompConnection:
         wanted: seconds between two heart-beats that the client requests from the broker. If the broker sends them, the
             client leaves it when it is silent, together with all messages that have arrived and are not acknowledged.
     """
+
+    redelivers_within = UNNOTICED_SECONDS
+    """Whether a broker leaves silent clients earlier is its own setting."""
 
     def __init__(self, access: Access, *, prefix: str = "/queue/", queue_type: str = AUTO,
                  creating: Mapping[str, str] | None = None, sending: Mapping[str, str] | None = None,

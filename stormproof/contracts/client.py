@@ -143,6 +143,11 @@ class Beating(Protocol):
         """Send nothing for ``seconds`` and stay connected, as a stopped process does."""
 
 
+UNNOTICED_SECONDS = 30.0
+"""The time within which a broker without heart-beats notices, after a cut, that a client has closed its connection: the
+client's kernel repeats the FIN at growing intervals, 26 s apart after one minute (Linux, tcp_orphan_retries)."""
+
+
 @runtime_checkable
 class Redelivering(Protocol):
     """A connection to a broker that may hold a lost connection's unacknowledged messages for long.
