@@ -13,10 +13,8 @@ class Beanstalkd(stormproof.ShellSystem):
     packages = ("beanstalkd",)
     max_nodes = 1
     port = 11300
-    options = (
-        stormproof.Option("durability", "always", "when a job is on disk: before it is confirmed, or never",
-                          ("always", "never")),
-    )
+    options = (stormproof.Option("durability", "always", "when a job is on disk: before it is confirmed, or never",
+                                 ("always", "never")),)  # fmt: skip
 
     def stores_nothing(self, machine):
         return "durability=never" if machine.option("durability") == "never" else ""
@@ -38,47 +36,34 @@ class Connection:
         self.reader, self.writer = await asyncio.open_connection(host, port, local_addr=(local, 0))
 
     async def send(self, queue, body):
-        await self.ask(f"use {queue}")
-        word, *_ = await self.ask(f"put 0 0 {TIME_TO_RUN} {len(body)}\r\n{body.decode()}")
-        if word in ("DRAINING", "JOB_TOO_BIG", "OUT_OF_MEMORY"):
-            raise stormproof.NotDone(word)
-        if word != "INSERTED":  # BURIED: the job is stored, but the server ran out of memory
-            raise RuntimeError(word)
+        await self.ask(f"use {queue}", "USING")
+        await self.ask(f"put 0 0 {TIME_TO_RUN} {len(body)}\r\n{body.decode()}", "INSERTED")
 
     async def take(self, queue, timeout):
-        await self.ask(f"watch {queue}")
-        word, *rest = await self.ask(f"reserve-with-timeout {max(1, round(timeout))}")
-        if word in ("TIMED_OUT", "DEADLINE_SOON"):
-            return None
-        job, size = rest
-        body = await self.reader.readexactly(int(size))
-        await self.reader.readexactly(2)
-
-        async def ack():
-            (word,) = await self.ask(f"delete {job}")
-            if word != "DELETED":
-                raise RuntimeError(word)
-
-        async def give_back():
-            (word,) = await self.ask(f"release {job} 0 0")
-            if word != "RELEASED":
-                raise RuntimeError(word)
-
-        return stormproof.Delivery(body, ack, give_back)
+        await self.ask(f"watch {queue}", "WATCHING")
+        wait = f"reserve-with-timeout {max(1, round(timeout))}"
+        if rest := await self.ask(wait, "RESERVED", "TIMED_OUT", "DEADLINE_SOON"):
+            job, body = rest[0], await self.block(rest[1])
+            return stormproof.Delivery(body, lambda: self.ask(f"delete {job}", "DELETED"),
+                                       lambda: self.ask(f"release {job} 0 0", "RELEASED"))  # fmt: skip
 
     async def depth(self, queue):
-        word, *rest = await self.ask(f"stats-tube {queue}")
-        if word == "NOT_FOUND":
-            return 0
-        text = (await self.reader.readexactly(int(rest[0]) + 2)).decode()
-        figures = dict(line.split(": ") for line in text.splitlines() if ": " in line)
-        return int(figures["current-jobs-ready"]) + int(figures["current-jobs-reserved"])
+        rest = await self.ask(f"stats-tube {queue}", "OK", "NOT_FOUND")
+        lines = (await self.block(rest[0])).decode().splitlines() if rest else []
+        return sum(int(line.split()[1]) for line in lines if line.startswith("current-jobs-re"))  # ready, reserved
 
     async def close(self):
         if self.writer is not None:
             self.writer.close()
 
-    async def ask(self, command):
+    async def ask(self, command, *expected):
         self.writer.write(f"{command}\r\n".encode())
-        line = await self.reader.readuntil(b"\r\n")
-        return line.decode().split()
+        word, *rest = (await self.reader.readuntil(b"\r\n")).decode().split()
+        if command[:3] == "put" and word in ("DRAINING", "JOB_TOO_BIG", "OUT_OF_MEMORY"):  # it stores nothing then
+            raise stormproof.NotDone(word)
+        if word not in expected:  # BURIED, for example: the job is stored, but the server ran out of memory
+            raise RuntimeError(word)
+        return rest
+
+    async def block(self, size):
+        return (await self.reader.readexactly(int(size) + 2))[:-2]
