@@ -6,7 +6,7 @@ misspelt gate would count as a pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from stormproof.contracts.check import MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, Ch
 from stormproof.contracts.fault import CUTS_CLIENTS, CUTS_LINKS
 from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.history.ledger import UNCHECKED, FaultWindow
-from stormproof.test import named_kinds
+from stormproof.test import named_kinds, replica_names
 from stormproof.text import amount
 from stormproof.vocabulary import ANY, MESSAGES
 
@@ -258,12 +258,12 @@ def _names_kind(run: Run, fault: FaultWindow) -> bool:
     return fault.kind in named_kinds(run.test.get("options") or {}, fault.fault)
 
 
-def sides(fault: FaultWindow, nodes: int) -> list[frozenset[str]]:
+def sides(fault: FaultWindow, nodes: Sequence[str]) -> list[frozenset[str]]:
     """Return the groups of nodes that a partition separated, without client hosts.
 
     The partition's evidence names them (``sides``); otherwise they are its targets and the rest.
     """
-    everyone = frozenset(f"n{number + 1}" for number in range(nodes))
+    everyone = frozenset(nodes)
     told = fault.inject_evidence.get("sides")
     groups = [frozenset(group) for group in told] if told else [frozenset(fault.targets)]
     groups = [group & everyone for group in groups]
@@ -288,7 +288,7 @@ def _confirmed_by_side(run: Run) -> list[dict[frozenset[str], int]]:
         within = confirmed[(h.time[h.partner[confirmed]] >= since) & (h.time[confirmed] <= end)]
         by_node = np.bincount(h.node.codes[within] + 1, minlength=len(h.node.names) + 1)
         told = {name: int(by_node[code + 1]) for code, name in enumerate(h.node.names)}
-        groups = sides(fault, int(run.test.get("nodes", 0)))
+        groups = sides(fault, replica_names(run.test.get("options") or {}, int(run.test.get("nodes", 0))))
         counts.append({group: sum(told.get(node, 0) for node in group) for group in groups})
     return counts
 

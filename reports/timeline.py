@@ -20,6 +20,7 @@ from reports.page import seconds
 from reports.roles import DOWN, Lane, RolePeriod
 from stormproof.history.columns import HistoryColumns
 from stormproof.history.ledger import Standstill
+from stormproof.test import replica_names
 
 FAMILIES = ("partition", "pause", "kill")
 """Fault families with a separate colour; the others share one."""
@@ -166,7 +167,8 @@ def leader_strips(leaders: Sequence[Lane]) -> list[StripLane]:
 def nodes_of(test: Mapping[str, Any], history: HistoryColumns | None, logs: Iterable[str]) -> list[str]:
     """Return the names of all nodes: those of the test's node count, and those that the history and the logs name."""
     count = number(test.get("nodes"))
-    names = {f"n{at + 1}" for at in range(min(100, int(count)))} if count and count > 0 else set()
+    options = test.get("options")
+    names = set(replica_names(options if isinstance(options, Mapping) else {}, min(100, int(count or 0))))
     names |= {name.partition(".")[0] for name in logs}
     return sorted(names | ({name for name in history.node.names if name} if history is not None else set()))
 

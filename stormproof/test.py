@@ -18,6 +18,14 @@ SERVICES = "services"
 """The option with the names of the replicas, joined by commas, where these are not ``n1`` to ``nN``."""
 
 
+def replica_names(options: Mapping[str, Any], nodes: int) -> tuple[str, ...]:
+    """Return the names of a test's replicas: those that the option ``services`` gives them, otherwise ``n1`` to
+    ``nN``, in the order in which replicas are numbered from 0."""
+    if named := options.get(SERVICES):
+        return tuple(str(named).split(","))
+    return tuple(f"n{i + 1}" for i in range(nodes))
+
+
 def named_kinds(options: Mapping[str, Any], family: str) -> tuple[str, ...]:
     """Return the kinds of a family that a test's options name: by the option ``FAMILY_kind``, and in a written
     schedule.
@@ -52,9 +60,7 @@ class Test:
     def node_names(self) -> tuple[str, ...]:
         """``n1`` ... ``nN``, in the order in which replicas are numbered from 0, or the names that the option
         ``services`` gives them."""
-        if named := self.options.get(SERVICES):
-            return tuple(str(named).split(","))
-        return tuple(f"n{i + 1}" for i in range(self.nodes))
+        return replica_names(self.options, self.nodes)
 
     @property
     def client_hosts(self) -> tuple[str, ...]:

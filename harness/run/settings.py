@@ -225,7 +225,10 @@ def make_test(
         family.check(test, tested)
     tested.check(test, demands)
     demand_places(test, BACKENDS.load(backend))
-    families_here = supported_families(BACKENDS.load(backend), test, tested.topology(test, demands), tested)
+    topology = tested.topology(test, demands)
+    families_here = supported_families(BACKENDS.load(backend), test, topology, tested)
+    if not BACKENDS.load(backend).in_process and (why := BACKENDS.load(backend).cannot(test, topology)):
+        raise UsageError(why)
     schedule(test, families_here)  # refuses times that leave no room for the faults
     return replace(test, options=with_canonical_kinds(test, families_here))
 

@@ -178,7 +178,14 @@ def test_majority_success(targets: tuple[str, ...], nodes: tuple[str, ...], foun
 
 
 def test_sides_leave_client_hosts_out() -> None:
-    assert sides(fault(0, 1, targets=("n2", "c2")), 3) == [{"n2"}, {"n1", "n3"}]
+    assert sides(fault(0, 1, targets=("n2", "c2")), ("n1", "n2", "n3")) == [{"n2"}, {"n1", "n3"}]
+
+
+def test_replicas_with_names_of_their_own_have_sides() -> None:
+    """As those of a Compose file: without their names, no send would count on any side."""
+    found = verdict(sends_by_node("a", "b", "c"), {"both_sides": 1}, (fault(0, 100, targets=("a",)),),
+                    options={"services": "a,b,c"})
+    assert gate(found, "both_sides")["met"]
 
 
 def test_an_unknown_gate_is_not_met() -> None:

@@ -96,14 +96,14 @@ class ComposeDisks(DiskBackend):
         """Return why such a test is impossible: a replica has no disk that can fail, though a fault needs one."""
         if not ({DISKS, POWER} & abilities_needed(test, disk_machines.ABILITIES)):
             return ""
-        composition = settings.composition_of(test.options)
+        composition, asked = settings.composition_of(test.options), f"--nemesis {','.join(test.nemesis)}"
         for name in topology.nodes:
             service = composition.machine(name).service
             if scale_of(composition.config["services"][service]) != 1:
-                return f"service {service} has several containers, whose volumes can't be told apart; write one " \
-                       "service for each replica"
+                return f"{asked}: service {service} has several containers, whose volumes can't be told apart; write " \
+                       "one service for each replica"
             if why := without_disk(composition.config, service):
-                return why
+                return f"{asked}: {why}"
         return ""
 
     async def _make_disks(self, test: Test, composition: settings.Composition) -> None:
