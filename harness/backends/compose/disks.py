@@ -145,7 +145,8 @@ class ComposeDisks(DiskBackend):
         try:
             stream, _ = api.get_archive(made["Id"], f"{path}/.")
             with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
-                tar.extractall(folder, filter="fully_trusted", numeric_owner=True)
+                tar.extraction_filter = lambda member, path: member  # owners, modes and links as they are
+                tar.extractall(folder, numeric_owner=True)
         except DockerException:
             return  # the image has no such folder
         finally:
