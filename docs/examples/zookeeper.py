@@ -1,112 +1,119 @@
-"""ZooKeeper under test: stormproof test --system docs/examples/zookeeper.py:ZooKeeper --workload lease
---set guard=service --set holders=stalling --set stall=5"""
+"""ZooKeeper with kazoo under test, as a queue, a lock or registers: stormproof test --nemesis kill
+--system docs/examples/zookeeper.py:ZooKeeper, and for the lock --workload lease --set guard=service --set stall=5"""
 
 import asyncio
-import functools
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 import stormproof
 
 
 class ZooKeeper(stormproof.ShellSystem):
-    """One server or several, with kazoo's lock: it is its holder's as long as ZooKeeper hears the holder's session."""
+    """One server or several. A lock, or a message that was taken, is its holder's for as long as its session lasts."""
 
-    name = "zookeeper"
     packages = ("zookeeper",)
-    distributions = ("kazoo",)
-    provides = frozenset({"registers"})
+    provides = frozenset({"queues", "registers"})
     port = 2181
-    max_nodes = 5
-    leading_roles = ("leader",)
-    joined_roles = ("follower",)
-    options = (stormproof.Option("session", 2.0, "seconds of a client's session time-out"),)
+    leading_roles, joined_roles = ("leader",), ("follower",)
+    options = (stormproof.Option("session", 2.0, "seconds of a client's session time-out"),
+               stormproof.Option("retry", "none", "who repeats a put whose answer was lost", ("none", "library")),
+               stormproof.Option("force_sync", "yes", "whether a change is on disk before its answer", ("yes", "no")))
 
     def files(self, machine):
-        several = machine.replicas if len(machine.replicas) > 1 else ()
-        servers = [f"server.{name[1:]}={machine.address_of(name)}:2888:3888" for name in several]
-        config = ["tickTime=500", "initLimit=20", "syncLimit=4", "admin.enableServer=false",
+        servers = [f"server.{n[1:]}={machine.address_of(n)}:2888:3888" for n in machine.replicas]
+        config = ["tickTime=500", "initLimit=20", "syncLimit=4", "admin.enableServer=false", "preAllocSize=64",
                   "4lw.commands.whitelist=srvr", f"clientPort={self.port}", f"clientPortAddress={machine.address}",
-                  f"dataDir={machine.data}", *servers, ""]
+                  f"forceSync={machine.option('force_sync')}", f"dataDir={machine.data}", *servers, ""]
         return {"zoo.cfg": "\n".join(config), f"{machine.data}/myid": f"{machine.name[1:]}\n"}
 
     def command(self, machine, program):
-        return ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp",
-                "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
+        return ["java", "-Xmx128m", "-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar",
                 "org.apache.zookeeper.server.quorum.QuorumPeerMain", f"{machine.folder}/zoo.cfg"]
 
     async def status(self, machine):
         async with asyncio.timeout(3):
             reader, writer = await asyncio.open_connection(machine.address, machine.port)
             writer.write(b"srvr")
-            text = (await reader.read()).decode()
+            role = (await reader.read()).decode().partition("Mode: ")[2].partition("\n")[0]
             writer.close()
-        mode = text.partition("Mode: ")[2].split()
-        role = mode[0] if mode else "looking"
-        return stormproof.NodeStatus(machine.name, reachable=True, role=role, serving=bool(mode))
+        return stormproof.NodeStatus(machine.name, reachable=True, role=role or "looking", serving=bool(role))
 
     def connection(self, cluster):
-        return Connection(cluster.test.options["session"])
+        return stormproof.blocking.connection(Connection(**cluster.test.options))
 
 
 class Connection:
-    """One client's session; kazoo blocks, so that it has threads."""
+    """One client's session. After an exception of kazoo's, the operation may have happened."""
 
-    client = None
+    def __init__(self, session, retry, **_):
+        self.session, self.heartbeat = session, session / 3
+        self.client, self.locks, self.tries = None, {}, 1 if retry == "none" else -1  # -1: until it succeeds
 
-    def __init__(self, session):
-        self.session = session
-        self.heartbeat = session / 3
-        self.threads, self.locks = ThreadPoolExecutor(4), {}
+    def connect(self, host, port, local):
+        self.client = KazooClient(f"{host}:{port}", self.session, command_retry={"max_tries": self.tries},
+                                  connection_retry={"max_tries": -1, "max_delay": 0.3})  # fmt: skip
+        self.client.handler.create_connection = lambda address, timeout=None, **_: socket.create_connection(
+            address, timeout, source_address=(local, 0))  # fmt: skip
+        self.client.start(2)
 
-    async def connect(self, host, port, local):
-        from kazoo.client import KazooClient
-        from kazoo.handlers.threading import SequentialThreadingHandler
-
-        class Handler(SequentialThreadingHandler):
-            def create_connection(self, address, timeout=None, **_):
-                return socket.create_connection(address, timeout, source_address=(local, 0))
-
-        self.client = KazooClient(f"{host}:{port}", timeout=self.session, handler=Handler())
-        await self.run(self.client.start, 2)
-
-    async def acquire(self, name, seconds):
-        lock = self.locks[name] = self.client.Lock(f"/locks/{name}")
-        await self.run(lock.acquire)
+    def acquire(self, name, seconds):
+        lock = self.locks[name] = self.client.Lock(f"/{name}")
+        lock.acquire()
         return int(lock.node[-10:])  # ZooKeeper numbers the children of a node, from 0
 
-    async def give_up(self, name):
+    def give_up(self, name):
         lock = self.locks.pop(name)
         lock.cancel()
-        await self.run(lock._best_effort_cleanup)
-        if await self.run(lock._find_node):
-            raise RuntimeError("still in line for the lock")
+        lock._best_effort_cleanup()
+        self.demand(not lock._find_node())
 
-    async def release(self, name):
+    def release(self, name):
         lock = self.locks.pop(name)
-        mine = await self.run(self.client.exists, f"{lock.path}/{lock.node}")
-        await self.run(lock.release)
-        return mine is not None
+        return bool(lock._find_node()) and lock.release()
 
     async def stand_still(self, seconds):
         """kazoo's thread sleeps when it should send the next heart-beat, as all threads of a stopped process do."""
         connection, until = self.client._connection, time.monotonic() + seconds
-        beat = connection._send_ping
-
-        def sleep(*_):
-            time.sleep(max(0.0, until - time.monotonic()))
-            connection._send_ping = beat
-
-        connection._send_ping = sleep
+        connection._send_ping = lambda *_: time.sleep(max(0.0, until - time.monotonic()))
         await asyncio.sleep(seconds)
+        del connection._send_ping
 
-    async def close(self):
-        client, self.client = self.client, None
-        if client is not None:
-            await self.run(lambda: (client.stop(), client.close()))
-        self.threads.shutdown(wait=False)
+    def send(self, queue, body):
+        self.client.retry(self.client.create, f"/{queue}/entries/entry-100-", body, sequence=True, makepath=True)
 
-    async def run(self, function, *words):
-        call = functools.partial(function, *words)
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+    def take(self, queue, timeout):
+        entries = self.client.LockingQueue(f"/{queue}")
+        if (body := entries.get(timeout)) is not None:
+            return stormproof.Delivery(body, lambda: self.demand(entries.consume()))
+
+    def depth(self, queue):
+        return len(self.client.LockingQueue(f"/{queue}"))
+
+    def read(self, name):
+        self.client.sync(f"/{name}")  # a server may be behind the leader
+        return self.client.get(f"/{name}")[0] if self.client.exists(f"/{name}") else None
+
+    def write(self, name, value):
+        if not self.cas(name, None, value):
+            self.client.set(f"/{name}", value)
+
+    def cas(self, name, expected, value):
+        try:
+            if expected is None:
+                return bool(self.client.create(f"/{name}", value))
+            found, stat = self.client.get(f"/{name}")
+            return found == expected and bool(self.client.set(f"/{name}", value, stat.version))
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            return False
+
+    def close(self):
+        if self.client is not None:
+            self.client.stop()
+            self.client.close()
+
+    def demand(self, done):
+        if not done:
+            raise RuntimeError("the session does not hold it, or still waits for it")

@@ -47,6 +47,8 @@ def test_holders_that_outlive_their_sessions(tmp_path: Path) -> None:
         bad, good = pool.map(lambda holders: lease(tmp_path / holders, refuse_old_tokens="false", holders=holders),
                              ("stalling", "prompt"))  # fmt: skip
     assert bad.status == 1 and bad.verdict["anomalies"]["two-holders"] > 0, bad.err + bad.out
+    page = (bad.run / "report.html").read_text() if bad.run else ""
+    assert "The system gave up the silent holder’s session, and let the next holder in." in page
     assert good.status == 0, good.err + good.out
     assert tokens(bad) >= 5 and tokens(good) >= 5
 
