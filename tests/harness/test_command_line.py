@@ -262,7 +262,7 @@ def test_list_knows_everything(capsys: pytest.CaptureFixture[str], monkeypatch: 
     names = {kind: {entry["name"] for entry in entries} for kind, entries in json.loads(out).items()}
     assert {"standalone", "joram", "icestorm"} <= names["systems"]
     assert {"partition", "pause", "kill", "packets", "power", "reboot", "clock", "disk"} <= names["nemeses"]
-    assert names["backends"] == {"local", "sim", "docker", "ssh", "attach", "attach-ssh"}
+    assert names["backends"] == {"local", "sim", "docker", "ssh", "compose", "attach", "attach-ssh"}
     assert {"lost", "phantom", "duplicated", "depth", "order", "availability", "latency"} <= names["checks"]
     status, out, _ = run(capsys, monkeypatch, "list", "checks")
     assert status == 0 and "lost" in out and "joram" not in out
