@@ -290,6 +290,7 @@ def test_output_of_the_sdk_is_read_as_it_grows(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
 @pytest.mark.parametrize(("declared", "client", "named", "system", "commands"), [
     ("{}", None, "c:/t", "any-commands", "c:/t"),
     ("{test_commands: [c, d]}", None, None, "any-commands", "c,d"),
@@ -299,7 +300,7 @@ def test_output_of_the_sdk_is_read_as_it_grows(tmp_path: Path) -> None:
 def test_test_commands_choose_system_and_workload(declared: str, client: str | None, named: str | None, system: str,
                                                   commands: str, tmp_path: Path) -> None:
     file = tmp_path / "compose.yml"
-    file.write_text(f"services: {{c: {{image: x}}, d: {{image: x}}}}\nx-stormproof: {declared}\n")
+    file.write_text(f"services: {{c: {{image: x}}, d: {{image: x}}, e: {{image: x}}}}\nx-stormproof: {declared}\n")
     found = composed([file], None, None, None, client, named)
     assert (found.system, found.workload, found.given["test_commands"]) == (system, "commands", commands)
 
