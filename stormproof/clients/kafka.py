@@ -1,7 +1,8 @@
 """Kafka: logs, each a topic of one partition, and queues, each a topic with a consumer group that commits.
 
-An entry's offset is Kafka's plus one. A queue's consumers share its partitions; an acknowledgement commits the offset
-after the message, so that the queue's depth is the number of records after the committed offsets.
+An entry's offset is Kafka's plus one. A queue's consumers share its partitions. An acknowledgement commits the offset
+of the first record that is not acknowledged, so that the queue's depth is the number of records after the committed
+offsets.
 
 Every append is one Produce request, which nothing repeats: neither this client nor its library. Outcomes, by Kafka's
 documentation of its protocol, "Error codes", and "Producer configs":
@@ -19,9 +20,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from stormproof.clients.kafka_link import (
+    CONNECT_SECONDS,
+    FETCH_MILLISECONDS,
+    Taker,
+    common_settings,
+    ended,
+    group_of,
+    stopped,
+)
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
@@ -32,38 +43,35 @@ from stormproof.text import reason
 BROKER_PORT = 9092
 ANSWER_MILLISECONDS = 5000
 """The time limit of a request, for the client and for the broker."""
-FETCH_MILLISECONDS = 50
-"""The time that a broker may wait for new records before it answers a fetch."""
-SESSION_MILLISECONDS = 6000
-"""A consumer that is silent for so long leaves its group: the smallest value that brokers accept by default."""
+READY_SECONDS, METADATA_SECONDS = CONNECT_SECONDS, 0.7
+"""The time limits for reaching a leader (the library may first try another broker) and for asking who leads: together
+less than the usual time limit of an operation, 3 s."""
 PREPARE_SECONDS, PREPARE_PAUSE_SECONDS = 30.0, 0.5
 """The time that brokers have to join, and the pause between two attempts to create a topic."""
 _REJECTED = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC_EXCEPTION", 18: "RECORD_LIST_TOO_LARGE",
              19: "NOT_ENOUGH_REPLICAS", 29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED",
              87: "INVALID_RECORD"}  # fmt: skip
 """Codes of a Produce response that certainly mean that nothing was appended."""
-_EXISTS = 36
+_MISSING, _EXISTS = 3, 36
 _NO_LEADER = -1
 
 
 class KafkaConnection:
     """One client's connection: it bootstraps from one broker, and then also reaches those that lead."""
 
-    prefetch = 1
-
     def __init__(self, setup: BrokerSetup) -> None:
         self._setup, self._options = setup, KAFKA.settings(setup)
         self._common: dict[str, Any] = {}
         self._client: Any = None
         self._readers: dict[str, Any] = {}
-        self._takers: dict[str, Any] = {}
+        self._takers: dict[str, Taker] = {}
         self._turn = 0
 
     async def connect(self, host: str, port: int, local: str) -> None:
-        """Connect from the address ``local``, and ask for the cluster's brokers and topics."""
+        """Connect from the address ``local``, and ask for the cluster's brokers."""
         from aiokafka.client import AIOKafkaClient
 
-        self._common = _common(self._setup, f"{host}:{port}", local)
+        self._common = common_settings(self._setup, f"{host}:{port}", local)
         self._client = AIOKafkaClient(**self._common, metadata_max_age_ms=2000, request_timeout_ms=ANSWER_MILLISECONDS)
         await self._client.bootstrap()
         self._client.set_topics([*self._setup.demands.logs, *self._setup.demands.queues])
@@ -74,7 +82,7 @@ class KafkaConnection:
 
     async def send(self, queue: str, body: bytes) -> None:
         """Append to the queue's next partition."""
-        partitions = sorted(self._client.cluster.partitions_for_topic(queue) or ()) or [0]
+        partitions = await self._partitions(queue)
         self._turn += 1
         await self._produce(queue, partitions[self._turn % len(partitions)], body)
 
@@ -102,61 +110,69 @@ class KafkaConnection:
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
         """Return the next record of the partitions that the group gives this consumer."""
-        from aiokafka.structs import TopicPartition
-
-        taker = await self._taker(queue)
-        found = await taker.getmany(timeout_ms=max(1, round(timeout * 1000)), max_records=1)
-        record = next((each for records in found.values() for each in records), None)
-        if record is None:
-            return None
-        place = TopicPartition(record.topic, record.partition)
-
-        async def ack() -> None:
-            await taker.commit({place: record.offset + 1})
-
-        async def give_back() -> None:
-            taker.seek(place, record.offset)
-
-        return Delivery(record.value, ack, give_back)
+        if queue not in self._takers:
+            self._takers[queue] = Taker(self._common, queue)
+        return await self._takers[queue].take(timeout)
 
     async def depth(self, queue: str) -> int:
-        """Return the number of records after the group's committed offsets."""
+        """Return the number of records after the group's committed offsets.
+
+        Raises:
+            NotDone: the topic is not known. RuntimeError: a log ends before its committed offset: whoever told its end
+                no longer leads, or has lost records.
+        """
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
-        reader = AIOKafkaConsumer(**self._common, group_id=_group(queue), enable_auto_commit=False,
+        places = [TopicPartition(queue, each) for each in await self._partitions(queue)]
+        reader = AIOKafkaConsumer(**self._common, group_id=group_of(queue), enable_auto_commit=False,
                                   request_timeout_ms=ANSWER_MILLISECONDS)  # fmt: skip
-        await reader.start()
         try:
-            places = [TopicPartition(queue, each) for each in sorted(
-                self._client.cluster.partitions_for_topic(queue) or ())]
+            await reader.start()
             reader.assign(places)
-            ends, begins = await reader.end_offsets(places), await reader.beginning_offsets(places)
+            begins, count = await reader.beginning_offsets(places), 0
             done = {place: await reader.committed(place) for place in places}
-            return sum(ends[place] - (begins[place] if done[place] is None else done[place]) for place in places)
+            for place, end in (await reader.end_offsets(places)).items():
+                first = max(begins[place], done[place] or 0)
+                if first > end:
+                    raise RuntimeError(f"{place.topic} ends at {end}, before its committed offset {first}")
+                count += end - first
+            return count
         finally:
-            await reader.stop()
+            await stopped(reader)
 
     async def close(self) -> None:
         """Leave the groups and disconnect."""
-        for each in (*self._readers.values(), *self._takers.values()):
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(each.stop(), 1.0)
+        await asyncio.gather(*map(stopped, self._readers.values()), *(each.ended() for each in self._takers.values()))
         if self._client is not None:
-            with contextlib.suppress(Exception):
-                await self._client.close()
+            await ended(self._client.close())
 
-    async def _taker(self, queue: str) -> Any:
-        from aiokafka import AIOKafkaConsumer
+    async def _partitions(self, topic: str) -> list[int]:
+        """Return the numbers of a topic's partitions, also of those without a leader. Raises NotDone if unknown."""
+        if not (found := self._client.cluster.partitions_for_topic(topic)):
+            await asyncio.wait({self._client.force_metadata_update()}, timeout=METADATA_SECONDS)
+            found = self._client.cluster.partitions_for_topic(topic)
+        if not found:
+            raise NotDone(f"this client can't learn of the topic {topic}")
+        return sorted(found)
 
-        if queue not in self._takers:
-            taker = AIOKafkaConsumer(
-                queue, **self._common, group_id=_group(queue), auto_offset_reset="earliest", enable_auto_commit=False,
-                session_timeout_ms=SESSION_MILLISECONDS, heartbeat_interval_ms=SESSION_MILLISECONDS // 6,
-                metadata_max_age_ms=2000, request_timeout_ms=2 * SESSION_MILLISECONDS,
-                fetch_max_wait_ms=FETCH_MILLISECONDS)  # fmt: skip
-            await taker.start()
-            self._takers[queue] = taker
-        return self._takers[queue]
+    async def _leader(self, topic: str, partition: int) -> int:
+        """Return the number of a partition's leader, with a connection to it. Raises NotDone if there is none."""
+        from aiokafka.structs import TopicPartition
+
+        await self._partitions(topic)
+        place, leader = TopicPartition(topic, partition), None
+        for refreshed in (False, True):
+            if refreshed:
+                await asyncio.wait({self._client.force_metadata_update()}, timeout=METADATA_SECONDS)
+            leader = self._client.cluster.leader_for_partition(place)
+            if leader not in (None, _NO_LEADER):
+                break
+        else:
+            raise NotDone(f"nobody leads {topic} as far as this client knows")
+        with contextlib.suppress(TimeoutError):
+            if await asyncio.wait_for(self._client.ready(leader), READY_SECONDS):
+                return int(leader)
+        raise NotDone(f"no connection to broker {leader}, which leads {topic}")
 
     async def _produce(self, topic: str, partition: int, body: bytes) -> int:
         """Send one Produce request to the partition's leader; return the record's offset in Kafka.
@@ -165,22 +181,20 @@ class KafkaConnection:
             NotDone: the request was not sent, or certainly rejected.
             Exception: anything else; the record may have been appended.
         """
+        from aiokafka.errors import NodeNotReadyError
         from aiokafka.protocol.produce import ProduceRequest
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
-        from aiokafka.structs import TopicPartition
 
-        leader = self._client.cluster.leader_for_partition(TopicPartition(topic, partition))
-        if leader is None or leader == _NO_LEADER:
-            await self._client.force_metadata_update()
-            raise NotDone(f"nobody leads {topic} as far as this client knows")
-        if not await self._client.ready(leader):
-            raise NotDone(f"no connection to broker {leader}, which leads {topic}")
+        leader = await self._leader(topic, partition)
         batch = DefaultRecordBatchBuilder(magic=2, compression_type=0, is_transactional=0, producer_id=-1,
                                           producer_epoch=-1, base_sequence=-1, batch_size=len(body) + 1024)  # fmt: skip
         batch.append(0, timestamp=None, key=None, value=body, headers=[])
         request = ProduceRequest(transactional_id=None, required_acks=-1 if self._options["acks"] == "all" else 1,
                                  timeout=ANSWER_MILLISECONDS, topics=[(topic, [(partition, batch.build())])])
-        response = await self._client.send(leader, request)
+        try:
+            response = await self._client.send(leader, request)
+        except NodeNotReadyError as error:  # raised before anything is written
+            raise NotDone(f"no connection to broker {leader}, which leads {topic}") from error
         ((_, ((_, code, offset, *_),)),) = response.topics
         if code in _REJECTED:
             raise NotDone(_REJECTED[code])
@@ -264,125 +278,74 @@ class Kafka(ProtocolClient):
                    for topic in found for part in topic["partitions"])
 
     async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
-        """Return the leader of each topic's first partition."""
-        async with _client(setup) as client:
-            found: dict[str, str] = {}
-            for name in (*setup.demands.queues, *setup.demands.logs):
-                leader = _first_leader(client, name)
-                broker = None if leader is None else client.cluster.broker_metadata(leader)
-                if broker is not None:
-                    place = setup.resolve(broker.host), broker.port
-                    nodes = [each.node for each in setup.brokers
-                             if place in ((each.host, each.port), (each.node, each.port))]
-                    found |= dict.fromkeys([name], nodes[0]) if nodes else {}
+        """Return the leader of each topic's first partition, as most brokers that answer tell it: one that is cut off
+        from the others does not know its successor."""
+        views = await _views(setup)
+        found: dict[str, str] = {}
+        for name in (*setup.demands.queues, *setup.demands.logs):
+            told = Counter(_leading_node(setup, view, name) for view in views.values())
+            ((node, count),) = told.most_common(1)
+            if node is not None and 2 * count > len(views):
+                found[name] = node
         return found
 
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the brokers' advertised addresses, by their numbers."""
-        async with _client(setup) as client:
-            return {f"broker {each.nodeId}": (each.host, int(each.port)) for each in client.cluster.brokers()}
+        view = next(iter((await _views(setup)).values()))
+        return {f"broker {each.nodeId}": (each.host, int(each.port)) for each in view.brokers()}
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Delete the topics of these names."""
         async with _admin(setup) as admin:
-            await admin.delete_topics(list(names))
-        return ()
+            done = await admin.delete_topics(list(names))
+        return [topic for topic, code, *_ in done.topic_error_codes if code not in (0, _MISSING)]
 
 
 KAFKA = Kafka()
 
 
-def _group(queue: str) -> str:
-    return f"stormproof-{queue}"
-
-
-def _first_leader(client: Any, topic: str) -> int | None:
+def _leading_node(setup: BrokerSetup, view: Any, topic: str) -> str | None:
+    """Return the node that leads a topic's first partition by one broker's metadata; None if nobody does."""
     from aiokafka.structs import TopicPartition
 
-    found = client.cluster.leader_for_partition(TopicPartition(topic, 0))
-    return None if found in (None, _NO_LEADER) else int(found)
+    leader = view.leader_for_partition(TopicPartition(topic, 0))
+    broker = None if leader in (None, _NO_LEADER) else view.broker_metadata(leader)
+    if broker is None:
+        return None
+    place = setup.resolve(broker.host), broker.port
+    return next((each.node for each in setup.brokers
+                 if place in ((each.host, each.port), (each.node, each.port))), None)  # fmt: skip
 
 
-def _common(setup: BrokerSetup, server: str, local: str) -> dict[str, Any]:
-    """Return the arguments of all of the library's clients. A client's name is the address that it connects from."""
-    _bind_by_name()
-    access = setup.access
-    login = bool(access.credentials.login)
-    found: dict[str, Any] = {"bootstrap_servers": server, "client_id": f"{_FROM}{local}" if local else "stormproof",
-                             "retry_backoff_ms": 50}  # fmt: skip
-    found["security_protocol"] = f"{'SASL_' if login else ''}{'SSL' if access.tls else 'PLAINTEXT'}"
-    if access.tls:
-        found["ssl_context"] = access.tls.context()
-    if login:
-        found |= {"sasl_mechanism": access.sasl or "PLAIN", "sasl_plain_username": access.credentials.login,
-                  "sasl_plain_password": access.credentials.passcode}  # fmt: skip
-    return found
+async def _views(setup: BrokerSetup) -> dict[str, Any]:
+    """Return the cluster's metadata as each broker that answers tells it, by the brokers' nodes.
 
+    Raises:
+        BackendError: no broker answers; the text has the last reason.
+    """
+    from aiokafka.cluster import ClusterMetadata
+    from aiokafka.conn import create_conn
+    from aiokafka.protocol.metadata import MetadataRequest
 
-_FROM = "stormproof-from-"
+    names = [*setup.demands.queues, *setup.demands.logs]
 
-
-def _bind_by_name() -> None:
-    """Let the library's connections come from the address that is part of their client's name: it has no setting for
-    that."""
-    from aiokafka import conn
-
-    if issubclass(conn.AIOKafkaConnection, _Bound):
-        return
-
-    class BoundConnection(_Bound, conn.AIOKafkaConnection):  # type: ignore[misc]
-        """A connection that may be bound."""
-
-    conn.AIOKafkaConnection = BoundConnection
-
-
-class _Bound:
-    """The part of a connection that binds it."""
-
-    _client_id: str
-    _loop: Any
-
-    async def connect(self) -> Any:
-        if self._client_id.startswith(_FROM):
-            self._loop = _LoopFrom(self._loop, self._client_id.removeprefix(_FROM))
-        return await super().connect()  # type: ignore[misc]
-
-
-class _LoopFrom:
-    """An event loop whose connections come from one address."""
-
-    def __init__(self, loop: Any, local: str) -> None:
-        self._loop, self._local = loop, local
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
-
-    async def create_connection(self, *arguments: Any, **named: Any) -> Any:
-        return await self._loop.create_connection(*arguments, local_addr=(self._local, 0), **named)
-
-
-@contextlib.asynccontextmanager
-async def _client(setup: BrokerSetup) -> AsyncIterator[Any]:
-    """Have a client with the metadata of the first broker that answers."""
-    from aiokafka.client import AIOKafkaClient
-
-    trouble: Exception = BackendError("kafka: no broker is named")
-    for broker in setup.brokers:
-        client = AIOKafkaClient(**_common(setup, f"{broker.host}:{broker.port}", ""), request_timeout_ms=2000)
+    async def view(host: str, port: int) -> Any:
+        common = common_settings(setup, "", "")
+        del common["bootstrap_servers"], common["retry_backoff_ms"]
+        connection = await create_conn(host, port, **common, request_timeout_ms=2000)
         try:
-            await asyncio.wait_for(client.bootstrap(), 3.0)
-        except Exception as error:
-            trouble = error
-            await client.close()
-            continue
-        try:
-            client.set_topics([*setup.demands.queues, *setup.demands.logs])
-            await asyncio.wait_for(client.force_metadata_update(), 3.0)
-            yield client
+            told = ClusterMetadata()
+            told.update_metadata(await connection.send(MetadataRequest(names, allow_auto_topic_creation=False)))
+            return told
         finally:
-            await client.close()
-        return
-    raise trouble
+            connection.close()
+
+    told = await asyncio.gather(*(view(each.host, each.port) for each in setup.brokers), return_exceptions=True)
+    found = {broker.node: each for broker, each in zip(setup.brokers, told, strict=True)
+             if not isinstance(each, BaseException)}  # fmt: skip
+    if not found:
+        raise BackendError("kafka: " + (reason(told[-1]) if told else "no broker is named"))
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -391,7 +354,7 @@ async def _admin(setup: BrokerSetup) -> AsyncIterator[Any]:
     from aiokafka.admin import AIOKafkaAdminClient
 
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in setup.brokers)
-    admin = AIOKafkaAdminClient(**_common(setup, servers, ""), request_timeout_ms=10_000)
+    admin = AIOKafkaAdminClient(**common_settings(setup, servers, ""), request_timeout_ms=10_000)
     await admin.start()
     try:
         yield admin

@@ -112,15 +112,15 @@ async def until(true: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def cuts(whole: Cutter) -> Iterator[Cut]:
-    """A cut after every byte of a dialogue, in both directions."""
-    yield from (Cut(received=count) for count in range(whole.received))
-    yield from (Cut(sent=count) for count in range(whole.sent))
+def cuts(whole: Cutter, step: int = 1) -> Iterator[Cut]:
+    """A cut after every ``step`` bytes of a dialogue, in both directions."""
+    yield from (Cut(received=count) for count in range(0, whole.received, step))
+    yield from (Cut(sent=count) for count in range(0, whole.sent, step))
 
 
 async def every_cut(script: Callable[[], Any], connection: Callable[[], Any], work: Callable[[Any], Awaitable[None]],
-                    true: Callable[[Any], bool]) -> dict[str, int]:  # fmt: skip
-    """Run an operation against a server that breaks off after every byte; return how often it ended how.
+                    true: Callable[[Any], bool], step: int = 1) -> dict[str, int]:  # fmt: skip
+    """Run an operation against a server that breaks off after every ``step`` bytes; return how often it ended how.
 
     ``true``: the server has received the request as a whole. The script's ``confirmed_at`` is the number of bytes that
     the server has sent with the end of its confirmation.
@@ -128,7 +128,7 @@ async def every_cut(script: Callable[[], Any], connection: Callable[[], Any], wo
     async with serving(script(), Cut()) as whole:
         assert await outcome(connection(), whole.port, work) == OK and true(whole.script)
     counts = {OK: 0, FAIL: 0, INFO: 0}
-    for cut in cuts(whole):
+    for cut in cuts(whole, step):
         async with serving(script(), cut) as cutter:
             found = await outcome(connection(), cutter.port, work)
         counts[found] += 1
