@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("aiokafka")
 
 import aiokafka.client
-from cut_proxy import send_with_cuts, takes_with_cuts
+from cut_proxy import send_with_cuts
 from cut_server import FAIL, INFO, OK
 from kafka_server import kafka
 
@@ -26,8 +26,7 @@ WAIT_SECONDS = 20.0
 """The time for a consumer to join a group: longer than a session, after which dead members are out."""
 THROUGH: ContextVar[int] = ContextVar("THROUGH")
 """The port that the current connection goes to, in place of the one that the broker tells."""
-SEND_STEP_BYTES, TAKE_STEP_BYTES = 11, 499
-"""A take that is broken off leaves a member in the group for its session, 6 s: so there are few."""
+SEND_STEP_BYTES = 11
 
 
 class Connection(KafkaConnection):
@@ -165,9 +164,3 @@ async def test_messages_go_to_another_consumer_and_a_late_acknowledgement_does_n
 async def test_sends_that_are_broken_off(port: int) -> None:
     counts = await send_with_cuts(KAFKA, setup_of(port, "sends"), SEND_STEP_BYTES)
     assert counts[OK] >= 1 and counts[FAIL] > 20 and counts[INFO] > 2, counts
-
-
-@pytest.mark.timeout(600)
-async def test_takes_that_are_broken_off(port: int) -> None:
-    counts = await takes_with_cuts(KAFKA, setup_of(port, "takes", partitions=1), TAKE_STEP_BYTES)
-    assert counts[OK] >= 1 and counts[INFO] > 2, counts
