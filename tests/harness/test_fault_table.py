@@ -32,7 +32,7 @@ pytestmark = pytest.mark.requirement("H24")
 def test_every_kind_of_every_family_is_tried_once() -> None:
     words, limit = schedule_of("pause", ["one", "master"])
     assert words == "pause:one:5-10:1 pause:master:17-22:2" and limit == 34
-    assert kinds_of("partition")[-3:] == ("majority-ring", "bridge", "random")
+    assert kinds_of("partition")[-4:] == ("majority-ring", "bridge", "random", "from-clients")
     assert kinds_of("rolling") == ("restart", "crash", "settings"), "another version is elsewhere"
 
 

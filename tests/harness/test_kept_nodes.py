@@ -134,7 +134,7 @@ def test_a_shell_s_bytes_go_to_and_fro(run_dir: Path, monkeypatch: pytest.Monkey
         async def connect(node: str) -> Shell:
             return Shell()
 
-        cluster.backend._connect = connect
+        cluster.backend.open_shell = connect
         with kept.connect(run_dir) as sock:
             ask(run_dir, {"do": "shell", "node": "n1"}, sock)
             sock.sendall(b"hello\n")
