@@ -33,6 +33,8 @@ REPORT = "report.html"
 TWIN = "twin.html"
 """An invalid run next to the last valid run of the same test, if one exists."""
 LOGS = "logs"
+COMPOSE_OVERRIDE = "compose-override.yml"
+"""The file with all that was added to a user's Compose project."""
 PLUGIN_COPIES = "plugins"
 """The folder with copies of the files of the run's plug-ins: for people, the program does not import them."""
 DEEPEST = 12

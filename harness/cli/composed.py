@@ -13,6 +13,7 @@ from harness.backends.compose import settings
 from harness.backends.compose.backend import ComposeBackend
 from nodes.systems.any_broker.system import COMMANDS, PREFIX
 from stormproof.clients import PROTOCOLS
+from stormproof.contracts.guarantee import NOT_PROMISED, PROMISED
 from stormproof.errors import UsageError
 
 EXEC = "exec:"
@@ -88,7 +89,11 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
         given[settings.ENV_FILE.name] = str(env_file)
     if replicas:
         given[settings.REPLICAS.name] = replicas
-    if waived := [name for name, status in declared.guarantees.items() if str(status) == "not promised"]:
+    for name, status in declared.guarantees.items():
+        if status not in (PROMISED, NOT_PROMISED):
+            raise UsageError(f"--compose {files[0]}: {settings.KEY}: guarantees: {name}: {status!r} is neither "
+                             f"{PROMISED!r} nor {NOT_PROMISED!r}")
+    if waived := [name for name, status in declared.guarantees.items() if status == NOT_PROMISED]:
         given["not_promised"] = ",".join(waived)
     if testing:
         given[settings.TESTS.name] = testing

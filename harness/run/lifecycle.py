@@ -38,7 +38,15 @@ from reports.run_page import write_report
 from stormproof.contracts.check import INVALID
 from stormproof.errors import EXIT_ERROR, EXIT_OF, StormproofError
 from stormproof.resource_log import FOLDER, note_made, note_owner
-from stormproof.run_folder import HARNESS_LOG, HISTORY, RunLock, read_run, read_verdict, update_run
+from stormproof.run_folder import (
+    COMPOSE_OVERRIDE,
+    HARNESS_LOG,
+    HISTORY,
+    RunLock,
+    read_run,
+    read_verdict,
+    update_run,
+)
 from stormproof.store import Store
 from stormproof.test import Test
 from stormproof.timeout_scale import TIMEOUT_FACTOR
@@ -79,12 +87,14 @@ class RunResult:
         permitted: list[str] = []
         for name, count in self.verdict["anomalies"].items():
             (broken if name in promised else permitted).append(f"{name} {count}")
+        override = self.run_dir / COMPOSE_OVERRIDE
         return [
             self.verdict["sentence"],
             f"  anomalies  {', '.join(broken) or 'none'}",
             *([f"  permitted  {', '.join(permitted)} (reported, but not promised)"] if permitted else []),
             f"  run        {self.run_dir}",
             f"  report     {self.report}",
+            *([f"  added      {override} (to the Compose project)"] if override.exists() else []),
             *([f"  again      {self.command}"] if self.command else []),
             *([f"  nodes      kept: stormproof fault|shell|heal|down --store {self.run_dir.parent}"]
               if is_kept(self.run_dir) else []),

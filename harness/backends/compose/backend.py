@@ -62,13 +62,11 @@ from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
 from stormproof.process_owner import Leftover
 from stormproof.resource_log import note_made
-from stormproof.run_folder import update_run
+from stormproof.run_folder import COMPOSE_OVERRIDE, update_run
 from stormproof.test import Test
 
 CONTROL = "control"
 """The place from which the harness itself asks the brokers; no fault reaches it."""
-OVERRIDE = "compose-override.yml"
-"""The file in a run's folder with all that was added to the user's project."""
 _RELEASE_SECONDS = 60.0
 """The time limit for Docker's engine to list or remove things."""
 _PORT_SECONDS = 5.0
@@ -385,7 +383,8 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
     def _tell(self, adapted: Adapted) -> None:
         """Write what was added to the project into the run's folder."""
         lines = [f"# {note}\n" for note in adapted.notes]
-        (self._run_dir / OVERRIDE).write_text("".join(lines) + yaml.safe_dump(adapted.override, sort_keys=False))
+        shown = "".join(lines) + yaml.safe_dump(adapted.override, sort_keys=False)
+        (self._run_dir / COMPOSE_OVERRIDE).write_text(shown)
         update_run(self._run_dir, compose=adapted.notes)
 
     async def _make_places(self, client: docker.DockerClient, project: str, names: Sequence[str],

@@ -124,19 +124,18 @@ class BridgeFilter:
         that two containers which restart at the same moment may hear each other until their ports are known; None
         where it filters no frames of bridges at all."""
         if self._whole == "":
-            trial = f"{self._table}_try"
-            begin = f"add table {trial}\ntable {trial} {{ chain c {{ type filter hook forward priority 0;"
-            end = f" }}\n}}\ndelete table {trial}\n"
-            if _run(["nft", "-f", "-"], begin + end.replace("}\n}", "\n}\n}", 1)).returncode:
-                self._whole = "none"
-            elif _run(["nft", "-f", "-"], begin + '\nmeta ibrname "stormproof0" drop\n' + end).returncode:
-                self._whole = "unknown"
-            else:
-                self._whole = "bridge"
+            self._whole = ("none" if not self._accepts("accept") else
+                           "bridge" if self._accepts('meta ibrname "stormproof0" drop') else "unknown")
         if self._whole == "none":
             return None
         names = ", ".join(f'"{bridge}"' for bridge in sorted(bridges))
         return f"meta ibrname {{ {names} }}" if self._whole == "bridge" and names else ""
+
+    def _accepts(self, rule: str) -> bool:
+        """Return whether the kernel takes a rule about forwarded frames; nothing remains of the trial."""
+        trial = f"{self._table}_try"
+        return _run(["nft", "-f", "-"], f"table {trial} {{\nchain c {{\ntype filter hook forward priority 0;\n{rule}\n"
+                                        f"}}\n}}\ndelete table {trial}\n").returncode == 0
 
     def _nft(self, script: str) -> None:
         done = _run(["nft", "-f", "-"], f"{script}\n")

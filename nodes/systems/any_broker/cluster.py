@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stormproof.apart import OwnLoop, at_home, left_after
-from stormproof.contracts.backend import RUNNING, RunsProject
+from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.client import NotDone, Starting
 from stormproof.contracts.cluster import Cluster, Deployment, NodeStatus
+from stormproof.contracts.project import RunsProject
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, ProtocolClient
 from stormproof.errors import BackendError, UsageError
 from stormproof.text import reason

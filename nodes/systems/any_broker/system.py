@@ -32,7 +32,9 @@ HELPERS = "helper_services"
 HOOKS = "hooks"
 """The option of the backend with the names of the commands that the Compose file declares, joined by commas."""
 _WAIVED = Option("not_promised", "", "guarantees that this broker does not give, joined by commas")
-_GUARANTEES = ("lost", "duplicated", "phantom", "depth", "log", "register", "lock", "lease", "recovery")
+_GUARANTEES = ("lost", "phantom", "duplicated", "depth", "mutual-exclusion", "lost-update", "fencing", "lock-lost",
+               "register", "log-lost", "log-offsets", "log-reads", "divergence", "recovery")  # fmt: skip
+"""The guarantees of the workloads that protocol clients can carry out, and that of every system."""
 _DOCKER_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,6})\d*(Z|[+-]\d\d:\d\d) ?(.*)", re.DOTALL)
 
 
@@ -77,6 +79,9 @@ class AnyBroker(System):
         if not test.options.get("compose") and not test.options.get("attach"):
             raise UsageError(f"--system {self.name}: say where the broker is: --compose FILE --client "
                              f"{self.protocol.name}, or --attach HOST:PORT")
+        for name in filter(None, str(test.options[_WAIVED.name]).split(",")):
+            if name not in _GUARANTEES:
+                raise UsageError(f"--set {_WAIVED.name}={name}: no such guarantee (known: {', '.join(_GUARANTEES)})")
         self.protocol.check(test.options)
         features = self.protocol.features(test.options)
         for feature in ("queues", "logs", "registers", "locks"):
