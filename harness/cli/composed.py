@@ -50,7 +50,7 @@ def system_of_client(text: str) -> tuple[str, dict[str, str]]:
     """Return the system of brokers that a client speaks to, and the client's own settings.
 
     Raises:
-        UsageError: there is no such client.
+        UsageError: the client is unknown.
     """
     if text.startswith(EXEC):
         return PREFIX + "exec", {"command": text.removeprefix(EXEC)}

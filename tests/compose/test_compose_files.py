@@ -308,7 +308,7 @@ def test_versions_of_compose(double: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     old.write_text("#!/bin/sh\necho 1.27.4\n")
     old.chmod(0o755)
     monkeypatch.setattr(command, "find_tool", lambda name: str(double.with_name(name)))
-    with pytest.raises(command.BackendError, match=r"there is no Docker Compose .*1\.27 is too old.*; run: .*install"):
+    with pytest.raises(command.BackendError, match=r"Docker Compose is missing .*1\.27 is too old.*; run: .*install"):
         compose_command()
 
 

@@ -1,4 +1,4 @@
-"""A user's Compose project, made fit for faults: what is refused, what is changed, and the override that shows it.
+"""Adapt a user's Compose project to faults: refusals, changes, and the override that shows the changes.
 
 The user's file is never edited. The changes are collected in one override, which the run's folder keeps; it contains
 nothing of the user's file that could be secret.
@@ -45,8 +45,8 @@ class Disk:
 
 @dataclass
 class Adapted:
-    """A project as it is started: ``config`` is the whole file, ``override`` what was added or changed, ``notes`` tell
-    it in words."""
+    """The project to start: ``config`` is the whole file, ``override`` has the additions and changes, ``notes`` describe
+    them in words."""
 
     config: dict[str, Any]
     override: dict[str, Any]
@@ -100,8 +100,8 @@ def demand_separate(config: Mapping[str, Any]) -> None:
     for kind in ("networks", "volumes"):
         for name, found in (config.get(kind) or {}).items():
             if (found or {}).get("external"):
-                raise UsageError(f"--compose: {kind[:-1]} {name} is external: faults and the clean-up would hit what "
-                                 "is not this run's; let the file create it")  # fmt: skip
+                raise UsageError(f"--compose: {kind[:-1]} {name} is external: faults and the clean-up would hit other "
+                                 "projects; let the file create it")  # fmt: skip
     for name, found in (config.get("networks") or {}).items():
         if (found or {}).get("driver") not in _NETWORK_DRIVERS:
             raise UsageError(f"--compose: network {name} has the driver {found['driver']}; faults need bridge")

@@ -119,7 +119,7 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
             found.append(Capability("docker", True, f"Docker, {' '.join(compose_command())}"))
         except BackendError as error:
             text, _, mend = str(error).partition("; ")
-            found.append(Capability("docker", False, text, mend))
+            found.append(Capability("docker", False, text, mend.removesuffix(", or use --backend local")))
         return found
 
     @staticmethod
@@ -144,8 +144,8 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
 
     @staticmethod
     def leftovers() -> Sequence[Leftover]:
-        """Return the rules of all runs' cuts. What carries labels is found by the backend `docker`, since they are the
-        same; a run's rules are known by its networks."""
+        """Return the rules of all runs' cuts. The backend `docker` finds all objects with labels, because both backends
+        use the same labels."""
         return leftover_tables()
 
     async def provision(self, test: Test, topology: Topology, run_dir: Path) -> None:
@@ -381,7 +381,7 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
                 self._scratch = None
 
     def _tell(self, adapted: Adapted) -> None:
-        """Write what was added to the project into the run's folder."""
+        """Write the additions to the project into the run's folder."""
         lines = [f"# {note}\n" for note in adapted.notes]
         shown = "".join(lines) + yaml.safe_dump(adapted.override, sort_keys=False)
         (self._run_dir / COMPOSE_OVERRIDE).write_text(shown)

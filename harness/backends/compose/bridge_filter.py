@@ -1,7 +1,7 @@
 """Cuts of a project's links at the bridges of its networks, on this machine, outside all containers.
 
 A frame passes a bridge from one port to another. A port is the host's end of one container's interface, so a cut
-between two machines is a set of pairs of ports. It covers every network, IPv4, IPv6 and ARP, whatever the addresses.
+between two machines is a set of pairs of ports. It covers every network, IPv4, IPv6 and ARP, and uses no addresses.
 The rules outlive a container: while a link is cut, frames between a port that belongs to the project and a port that is
 not known yet are dropped. The network of a container that restarts is therefore closed until its new port is known.
 """

@@ -61,7 +61,7 @@ def compose_command() -> tuple[str, ...]:
         if found:
             reasons.append(f"{' '.join(words)} {found[0]} is too old")
     told = f" ({'; '.join(reasons)})" if reasons else ""
-    raise BackendError(f"there is no Docker Compose{told}; run: {as_root()}apt-get install docker-compose "
+    raise BackendError(f"Docker Compose is missing{told}; run: {as_root()}apt-get install docker-compose "
                        "(or your distribution's docker-compose-plugin)")
 
 
@@ -70,7 +70,7 @@ def read_config(files: Sequence[Path], profiles: Sequence[str] = (), env_file: P
 
     Raises:
         UsageError: a file is missing, or Compose refuses it; the message has its reason.
-        BackendError: there is no Compose.
+        BackendError: Compose is missing.
     """
     for file in files:
         if not file.is_file():
@@ -102,7 +102,7 @@ def extension(files: Sequence[Path], key: str, env_file: Path | None = None) -> 
     environment and ``env_file`` (by default ``.env`` beside the first file).
 
     Raises:
-        UsageError: it is no mapping, or a file can't be read.
+        UsageError: a file can't be read, or its extension is not a mapping.
     """
     merged: dict[str, Any] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""The containers of one run of a project, through Docker's API: what they are, what they do, and their files."""
+"""The containers of one run of a project, through Docker's API: their state, signals, commands and files."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Containers:
             await asyncio.sleep(POLL_SECONDS)
 
     async def stop(self, machine: str, seconds: float) -> None:
-        """End a container with SIGTERM, then with SIGKILL; it stays down, whatever its restart policy."""
+        """End a container with SIGTERM, then with SIGKILL. Its restart policy does not start it again."""
         await self.call(self._client.api.stop, self.ident(machine), timeout=round(seconds))
 
     async def start(self, machine: str) -> None:

@@ -72,7 +72,7 @@ class ComposeDisks(DiskBackend):
         return tuple(sorted(folder for folder in folders if not any(_inside(folder, each) for each in volumes)))
 
     async def sync_disks(self) -> None:
-        """Make durable what is on the disks, including what the kernel holds for mapped memory."""
+        """Sync all files on the disks, including mapped memory that the kernel holds."""
         for name, disk in self._disks.items():
             await self._at_disk(name, f"sync -f {shlex.quote(self._disk_folder(name))}")
             await disk.ask("sync")

@@ -1,4 +1,4 @@
-"""Client places: containers without a program of their own on all of the project's networks.
+"""Client places: idle containers on all of the project's networks.
 
 Clients run in the network of such a container. They have an address there, resolve the names that Docker's resolver
 knows, and are on one side of a partition. A place's image contains one static program of some hundred bytes, which does

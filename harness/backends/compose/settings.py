@@ -82,7 +82,7 @@ def composition_of(options: Mapping[str, Any]) -> Composition:
     """Return the project that a test's settings name. Blocks for about a second.
 
     Raises:
-        UsageError: the file is missing or wrong, or the project can't be tested. BackendError: there is no Compose.
+        UsageError: the file is missing or wrong, or the project can't be tested. BackendError: Compose is missing.
     """
     files = tuple(Path(each) for each in words(options.get(FILES.name)))
     if not files:

@@ -103,7 +103,7 @@ class AnyBrokerCluster(Cluster):
         return output.strip().splitlines()[-1] if output.strip() else "the project's repair command was run"
 
     async def _leader(self) -> str | None:
-        """Return the leader. Statuses of all replicas, which are asked at the same time, share one answer."""
+        """Return the leader. The concurrent statuses of all replicas share one answer."""
         if self._leader_asked is None or self._leader_asked.done():
             self._leader_asked = asyncio.ensure_future(self._ask_leader())
         return await asyncio.shield(self._leader_asked)
