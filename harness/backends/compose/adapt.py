@@ -45,8 +45,8 @@ class Disk:
 
 @dataclass
 class Adapted:
-    """The project to start: ``config`` is the whole file, ``override`` has the additions and changes, ``notes`` describe
-    them in words."""
+    """The project to start: ``config`` is the whole file, ``override`` has the additions and changes, and ``notes``
+    describe them in words."""
 
     config: dict[str, Any]
     override: dict[str, Any]
