@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ LABEL_RUN = "stormproof.run"
 LABEL_DIR = "stormproof.dir"
 LABEL_OWNER = "stormproof.owner."
 _CLEANUP_LIMIT_S = 30
+_IN_USE_SECONDS, _AGAIN_SECONDS = 20.0, 0.3
+"""For how long the removal of an object in use is tried: another harness may be removing the same dead run, and a
+busy engine needs more than its own ten seconds until a killed container has ended."""
+_IN_USE = (403, 409, 500)
+"""HTTP statuses of the engine: a network with containers; a conflict, or a removal under way; a container that was
+killed and has not ended."""
 
 NOT_ALLOWED = "this user may not use it"
 
@@ -88,16 +95,22 @@ def leftover(what: str, found: dict[str, Any], remove: Callable[[docker.DockerCl
 
 
 def _gone(remove: Callable[..., Any], *args: Any, **options: Any) -> bool:
-    """Call an API that removes an object; returns False when another process has removed it or is about to."""
-    try:
-        remove(*args, **options)
-    except NotFound:
-        return False
-    except APIError as error:
-        if error.status_code == 409 and "already in progress" in str(error):
+    """Call an API that removes an object; returns False when another process has removed it.
+
+    An object that is still in use, or whose removal another process has begun, is tried again for a while.
+    """
+    deadline = time.monotonic() + _IN_USE_SECONDS
+    while True:
+        try:
+            remove(*args, **options)
+        except NotFound:
             return False
-        raise
-    return True
+        except APIError as error:
+            if error.status_code not in _IN_USE or time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return True
 
 
 def reason_of(error: DockerException) -> str:

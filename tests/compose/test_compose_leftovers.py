@@ -15,6 +15,8 @@ import docker
 import pytest
 from static_nats import write_project
 
+from harness.backends.compose.places import IMAGE, ensure_place_image
+
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="faults of a Compose project need root")]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,8 +30,9 @@ PHASES = {"containers": '"container"', "load": '"inject"'}
 def theirs() -> Iterator[docker.DockerClient]:
     """A network, a volume and a container of others, whose names the project wants, too."""
     client = docker.from_env()
+    ensure_place_image(client)
     network, volume = client.networks.create(THEIRS), client.volumes.create(THEIRS)
-    container = client.containers.create("stormproof-place:1", name=THEIRS, network=THEIRS,
+    container = client.containers.create(IMAGE, name=THEIRS, network=THEIRS,
                                          volumes={THEIRS: {"bind": "/kept"}})  # fmt: skip
     container.start()
     try:
@@ -71,6 +74,7 @@ def test_nothing_is_left(phase: str, how: signal.Signals, theirs: docker.DockerC
             healed = subprocess.run([sys.executable, "-m", "harness", "heal", "--store", str(store)], env=ENVIRONMENT,
                                     capture_output=True, text=True, timeout=170, check=False)  # fmt: skip
             assert healed.returncode == 0, healed.stdout + healed.stderr
+            assert not of_run(theirs, run), healed.stdout + healed.stderr
         else:
             child.send_signal(how)
             assert child.wait(170) == 130, (tmp_path / "out").read_text()

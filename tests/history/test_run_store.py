@@ -128,7 +128,7 @@ def test_an_old_description_that_is_updated_is_one_of_today(tmp_path: Path) -> N
     assert stored == read | {"status": "checked"} == read_run(tmp_path / "r")
 
 
-@pytest.mark.parametrize("backend", BACKENDS.names())
+@pytest.mark.parametrize("backend", sorted(set(BACKENDS.names()) - {"compose"}))  # it is younger than schema 1
 def test_old_runs_know_of_their_backend_what_new_ones_store(backend: str) -> None:
     found = upgraded({"schema": 1, "backend": {"name": backend}})["backend"]
     known = BACKENDS.load(backend)
