@@ -14,7 +14,7 @@ import stormproof
 class ZooKeeper(stormproof.ShellSystem):
     """One server or several. A lock, or a message that was taken, is its holder's for as long as its session lasts."""
 
-    packages, port = ("zookeeper",), 2181
+    packages, port, jars = ("zookeeper",), 2181, "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
     provides = frozenset({"queues", "registers"})
     leading_roles, joined_roles = ("leader",), ("follower",)
     options = (stormproof.Option("session", 2.0, "seconds of a client's session time-out"),
@@ -29,8 +29,8 @@ class ZooKeeper(stormproof.ShellSystem):
         return {"zoo.cfg": "\n".join(config), f"{machine.data}/myid": f"{machine.name[1:]}\n"}
 
     def command(self, machine, program):
-        return ["java", "-Xmx128m", "-Dzookeeper.snapshot.trust.empty=true",  # the first snapshot is never synced
-                "-cp", "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar", "org.apache.zookeeper.server.quorum.QuorumPeerMain", f"{machine.folder}/zoo.cfg"]
+        return ["java", "-Dzookeeper.snapshot.trust.empty=true", "-cp", self.jars,  # the first snapshot is never synced
+                "org.apache.zookeeper.server.quorum.QuorumPeerMain", f"{machine.folder}/zoo.cfg"]
 
     async def status(self, machine):
         async with asyncio.timeout(3):

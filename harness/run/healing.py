@@ -30,6 +30,7 @@ def heal_store(store_dir: Path) -> list[str]:
     lines += [f"removed {path}" for path in remove_partials(store_dir)]
     for run_dir in runs:
         if is_alive(run_dir):
+            lines.append(f"{run_dir.name}: left alone: it is under way, or its last process is cleaning up")
             continue
         if remove_unborn(run_dir):
             lines.append(f"removed {run_dir}: its harness ended before it had described the run")
