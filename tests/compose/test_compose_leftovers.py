@@ -69,7 +69,7 @@ def test_nothing_is_left(phase: str, how: signal.Signals, theirs: docker.DockerC
         assert of_run(theirs, run)
         if how == signal.SIGKILL:
             listed = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True, check=True).stdout
-            for pid in [*map(int, listed.split()), child.pid]:  # the runner outlives its parent, and cleans up by itself
+            for pid in [*map(int, listed.split()), child.pid]:  # the runner outlives its parent and cleans up
                 os.kill(pid, signal.SIGKILL)
             child.wait(60)
             assert of_run(theirs, run), "containers outlive a harness that was killed"
