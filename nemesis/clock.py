@@ -42,6 +42,7 @@ class ClockFault(Fault):
     needs = (CLOCKS,)
     effects = frozenset({MOVES_CLOCK})
     kinds = KINDS
+    named_kinds = KINDS
     drawn = 2
     options = (kind_option("clock", KINDS), SKEW)
 
@@ -57,7 +58,7 @@ class ClockFault(Fault):
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose some nodes, and the error of each node's clock: up to some minutes, or ``clock_skew``."""
-        chosen = rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
+        chosen = [facts.named] if facts.named else rng.sample(facts.nodes, rng.randint(1, len(facts.nodes)))
         targets = tuple(node for node in facts.nodes if node in chosen)
         if kind == "skew":
             most = float(facts.options.get(SKEW.name, SKEW.default))

@@ -6,12 +6,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from nemesis.facts import gather_facts, with_replica
-from nemesis.families import families_of
+from nemesis.facts import gather_facts, named_node, with_replica
+from nemesis.families import canonical, families_of
 from stormproof.apart import left_after
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import Evidence, Fault, FaultPlan, Infeasible, NoTarget
@@ -133,9 +133,10 @@ class NemesisClient:
 
     async def _inject(self, op: Op, family: Fault) -> Op:
         ident, kind, seed = int(op.value["id"]), str(op.value["kind"]), op.value["seed"]
+        node = str(op.value.get("node", ""))
         self._begun.add(ident)
         try:
-            plan = await self._feasible(family, kind, seed)
+            plan = await self._feasible(family, kind, seed, node)
         except Infeasible as error:
             now, unmet = self._clock(), str(error) if isinstance(error, NoTarget) else ""
             skipped = LedgerLine(ident, family.name, kind, INJECT, now, evidence={UNMET: unmet} if unmet else {},
@@ -158,7 +159,7 @@ class NemesisClient:
         self._write(line)
         return _completion(op, line, plan.unmet)
 
-    async def _feasible(self, family: Fault, kind: str, seed: Any) -> FaultPlan:
+    async def _feasible(self, family: Fault, kind: str, seed: Any, node: str) -> FaultPlan:
         """Plan a fault, waiting a little for its target and for the state that it expects. Raise Infeasible if it
         remains impossible."""
         lost = await self._bounded(family.inspect(self._cluster))
@@ -168,7 +169,7 @@ class NemesisClient:
             # In simulation a wait would change the course of every seed; retries follow there (``fault_retries``).
             over = self._cluster.backend.in_process or time.monotonic() >= until
             try:
-                plan = await self._planned(family, kind, seed, lost)
+                plan = await self._planned(family, kind, seed, node, lost)
             except Infeasible as error:
                 if over or not (waited or isinstance(error, NoTarget)):
                     raise
@@ -178,13 +179,19 @@ class NemesisClient:
             waited = True
             await asyncio.sleep(POLL)
 
-    async def _planned(self, family: Fault, kind: str, seed: Any, lost: tuple[str, ...]) -> FaultPlan:
-        """Plan a fault on the present state of the system; ``lost`` is the result of the family's ``inspect``."""
+    async def _planned(self, family: Fault, kind: str, seed: Any, node: str, lost: tuple[str, ...]) -> FaultPlan:
+        """Plan a fault on the present state of the system. ``node`` names its target, if a written schedule does;
+        ``lost`` is the result of the family's ``inspect``."""
         expects = family.expects_replica(kind)
         # In simulation the nodes are not queried for that alone: each query would change the course of every seed.
         asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
-        facts = await gather_facts(self._cluster, kind, lost, family.aim(self._cluster.test.options), asks)
-        plan = family.plan(kind, facts, random.Random(seed))
+        aim = family.aim(self._cluster.test.options)
+        if node:
+            aim = "" if node in self._cluster.test.node_names else canonical(node)
+        facts = await gather_facts(self._cluster, kind, lost, aim, asks)
+        if node:
+            facts = replace(facts, named=named_node(node, facts, random.Random(f"{seed}/node")))
+        plan = replace(family.plan(kind, facts, random.Random(seed)), named=facts.named)
         return with_replica(plan, facts, bool(self._cluster.joined_roles)) if expects else plan
 
     async def _heal_op(self, op: Op) -> Op:

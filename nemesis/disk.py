@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from nemesis.disk_use import use_of
@@ -63,6 +64,8 @@ class StorageFault(Fault):
     effects = frozenset({MAY_END_PROCESS, LOSES_DATA})
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(WHEN_DEAD, effects | {LOSES_SYNCED})
     kinds = KINDS
+    named_kinds = KINDS
+    overlaps = True
     options = (kind_option("disk", KINDS), aim_option("disk", "whose disk fails"), MAX_DOWN)
 
     def __init__(self) -> None:
@@ -90,15 +93,16 @@ class StorageFault(Fault):
             Infeasible: no node may go down, no node matches ``disk_target``, or its group would lose the data of more
                 than a minority (or ``max_down``) of its nodes before the others have restored it.
         """
-        node = plan_nodes(self.aim(facts.options), facts, rng).targets
-        if kind in WHEN_DEAD:
+        found = plan_nodes(self.aim(facts.options), facts, rng)
+        node = found.targets
+        if kind in WHEN_DEAD and not facts.named:
             group = group_of(node[0], facts)
             most = max_down_of(facts.options, sum(each not in facts.spares for each in group))
             lost = [each for each in facts.data_loss if each in group and each not in node]
             if len(lost) >= most:
                 raise Infeasible(f"{', '.join(lost)} may still lack lost data, and at most {most} may lack it")
         seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
-        return FaultPlan(kind, node, disk=DiskFault(kind, seconds))
+        return replace(found, kind=kind, disk=DiskFault(kind, seconds))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Make the disk fail, and end the broker if the kind of fault requires it."""

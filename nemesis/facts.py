@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nemesis.families import (
     BACKUP,
+    FOLLOWER_OF,
     LEADER_OF,
     LINK,
     MAX_DOWN,
@@ -55,6 +56,10 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
         NoTarget: the rule needs a leader, and there is none, or it does not run.
         Infeasible: no node matches another rule.
     """
+    if facts.named:
+        if facts.named not in nodes:
+            raise NoTarget(f"{facts.named} is not running")
+        return facts.named
     if kind.startswith(LEADER_OF):
         led = kind.removeprefix(LEADER_OF)
         return _running_leader(facts.leaders.get(led), f"nobody leads {led}", f"leads {led}", nodes)
@@ -74,6 +79,25 @@ def pick_node(kind: str, facts: ClusterFacts, nodes: Sequence[str], rng: random.
     elif kind == facts.aim and kind != ONE:
         nodes = _demand(kind, [node for node in nodes if facts.node_roles.get(node) == kind])
     return rng.choice(list(nodes))
+
+
+def named_node(word: str, facts: ClusterFacts, rng: random.Random) -> str:
+    """Return the node that a written schedule names: by its name, as leader, or as a follower of an object's leader.
+
+    Raises:
+        NoTarget: there is no such node now.
+    """
+    if word in facts.nodes:
+        return word
+    if word.startswith(FOLLOWER_OF):
+        leader = facts.leaders.get(word.removeprefix(FOLLOWER_OF))
+        if leader is None:
+            raise NoTarget(f"nobody leads {word.removeprefix(FOLLOWER_OF)}")
+        followers = [node for node in group_of(leader, facts) if node != leader and node in facts.eligible()]
+        if not followers:
+            raise NoTarget(f"no node but {leader} is running")
+        return rng.choice(followers)
+    return pick_node(canonical(word), facts, facts.eligible(), rng)
 
 
 def _running_leader(leader: str | None, nobody: str, leads: str, nodes: Sequence[str]) -> str:
@@ -141,7 +165,9 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
     states = await asyncio.gather(*(backend.process(machine, lasting(cluster, machine)) for machine in machines))
     running = {machine: await _running(backend, machine, names) for machine, names in programs.items()
                if len(names) > 1}  # fmt: skip
-    by_leader, by_role = kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP), aim not in _AIMS_WITHOUT_ROLE
+    of_object = any(word.startswith((LEADER_OF, FOLLOWER_OF)) for word in (kind, aim))
+    by_leader = kind in _ABOUT_PRIMARY or aim in (PRIMARY, BACKUP)
+    by_role = aim not in _AIMS_WITHOUT_ROLE and not aim.startswith((LEADER_OF, FOLLOWER_OF))
     statuses = await _statuses(cluster) if by_leader or by_role or replicas else []
     primary = cluster.leading(statuses) if by_leader else None
     return ClusterFacts(
@@ -150,7 +176,7 @@ async def gather_facts(cluster: Cluster, kind: str, data_loss: tuple[str, ...] =
         states={machine: state.state for machine, state in zip(machines, states, strict=True)},
         primary=primary,
         rivals=cluster.claimants(statuses) if by_leader and primary is None else (),
-        leaders=(await _answer(cluster, cluster.leaders()) or {}) if kind.startswith(LEADER_OF) else {},
+        leaders=(await _answer(cluster, cluster.leaders()) or {}) if of_object else {},
         max_down=max_down_of(test.options, test.nodes),
         options=test.options,
         spares=cluster.spares(),

@@ -18,6 +18,8 @@ from stormproof.test import Test
 
 LEADER_OF = "leader-of-"
 """The prefix, followed by the name of a queue, of the kind that hits the queue's leader."""
+FOLLOWER_OF = "a-follower-of-"
+"""The prefix, followed by the name of a queue or log, of a written schedule's name for one of its other nodes."""
 PRIMARY = "master"
 """The kind that hits the leading node."""
 PRIMARY_FROM_MAJORITY = "master-from-majority"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from nemesis.disk_use import note_losses, use_of
-from nemesis.facts import lasting
+from nemesis.facts import ONE, lasting
 from nemesis.families import MAX_DOWN, kind_option
 from nemesis.process import plan_nodes, state_evidence, states_of
 from stormproof.contracts.backend import DEAD, POWER, REBOOT, RUNNING, PowerControl, ProcessState, Reboots
@@ -30,8 +30,8 @@ from stormproof.contracts.fault import (
 from stormproof.history.disk_use import in_use
 from stormproof.history.undo import POWER as UNDO_POWER
 
-POWER_KINDS = ("one", "master", "minority", "all")
-REBOOT_KINDS = ("one", "master")
+POWER_KINDS = (ONE, "master", "minority", "all")
+REBOOT_KINDS = (ONE, "master")
 
 
 class PowerFault(Fault):
@@ -44,6 +44,8 @@ class PowerFault(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = POWER_KINDS
+    named_kinds = (ONE,)
+    overlaps = True
     draws = (Draw("power_kind", ("all", "master"), 0.4),)
     options = (kind_option("power", POWER_KINDS, roles=True), MAX_DOWN)
 
@@ -58,8 +60,7 @@ class PowerFault(Fault):
             if not facts.eligible():
                 raise Infeasible("no node is running")
             return FaultPlan(kind, facts.nodes)
-        plan = plan_nodes("random" if kind == "minority" else kind, facts, rng)
-        return FaultPlan(kind, plan.targets)
+        return replace(plan_nodes("random" if kind == "minority" else kind, facts, rng), kind=kind)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Cut the power."""
@@ -91,6 +92,8 @@ class RebootFault(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = REBOOT_KINDS
+    named_kinds = (ONE,)
+    overlaps = True
     options = (kind_option("reboot", REBOOT_KINDS, roles=True), MAX_DOWN)
 
     def expects_replica(self, kind: str) -> bool:

@@ -44,6 +44,7 @@ class PacketsFault(Fault):
     needs = (PACKETS,)
     effects = frozenset({DELAYS_MESSAGES})
     kinds = KINDS
+    named_kinds = KINDS
     draws = (Draw("clients", ("outside",), 0.3), Draw("packets_links", ("clients",), 0.15))
     options = (kind_option("packets", KINDS, several=True), WHERE, CLIENTS, NETWORK)
 
@@ -66,6 +67,7 @@ class PacketsFault(Fault):
             return _plan_pair(kind, where, facts, rng)
         everybody = rng.random() < 0.5
         targets = facts.nodes if (everybody if where == ANY_KIND else where == ALL) else (rng.choice(facts.nodes),)
+        targets = (facts.named,) if facts.named else targets
         conditions = conditions_of(kind, rng)
         beside = option_value(facts.options, CLIENTS) == "beside"
         hosts = set(facts.hosts.values()) if beside else set()
@@ -99,6 +101,7 @@ def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPl
     """Plan for all links between nodes, or one node, and clients, regardless of the clients' place."""
     hosts = sorted(set(facts.hosts.values()))
     targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
+    targets = (facts.named,) if facts.named else targets
     links = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
     return FaultPlan(kind, tuple(targets), note="clients", conditions=dict.fromkeys(sorted(links),
                                                                                      conditions_of(kind, rng)))
@@ -107,6 +110,8 @@ def _plan_clients(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPl
 def _plan_pair(kind: str, where: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan for links between two nodes, without any client's: in both directions, or from the first to the second."""
     one, other = rng.sample(facts.nodes, 2)
+    if facts.named:
+        one, other = facts.named, rng.choice([node for node in facts.nodes if node != facts.named])
     networks, conditions = networks_hit(facts, rng), conditions_of(kind, rng)
     links = across(facts, networks, [one], [other], ())
     if where == PAIR:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from nemesis.cuts import set_cut
@@ -35,6 +36,7 @@ from stormproof.contracts.fault import (
     Evidence,
     Fault,
     FaultPlan,
+    Infeasible,
 )
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
@@ -54,6 +56,13 @@ CLIENTS = Option(
     "place of clients in a partition: with their node, or outside (they reach all nodes)",
     ("beside", CLIENTS_OUTSIDE),
 )
+
+BOTH, NEAR, FAR = "both", "targets", "others"
+HELPERS = Option(
+    "partition_helpers", ANY_KIND,
+    "place of helper machines in a partition: in reach of both sides, with the targets, with the others, or any",
+    (ANY_KIND, BOTH, NEAR, FAR),
+)  # fmt: skip
 
 MAIN_NETWORK, ALL_NETWORKS = "main", "all"
 NETWORK = Option(
@@ -82,9 +91,11 @@ class PartitionFault(Fault):
     aims_at_roles = True
     kinds = KINDS
     aimed_kinds = (LINK, PRIMARY_FROM_MAJORITY, *SHAPES, FROM_CLIENTS)
+    named_kinds = ("one", "one-way", LINK, FROM_CLIENTS)
+    overlaps = True
     draws = (Draw("partition_kind", ("master", "one-way", "link", "majority-ring", "bridge", "random"), 0.5),
              Draw("clients", ("outside",), 0.3))
-    options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, NETWORK)
+    options = (kind_option("partition", (*KINDS, *aimed_kinds), roles=True), CLIENTS, HELPERS, NETWORK)
 
     def __init__(self, owner: str = "") -> None:
         """Cut links on behalf of ``owner``, the name of another family, or of this family by default."""
@@ -108,7 +119,8 @@ class PartitionFault(Fault):
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose the sides; ``targets`` are the machines of the smaller side (one way: the node that is not heard).
 
-        A helper machine is on a random side; a kind that is its role cuts it off from all other machines.
+        A helper machine is on the side that the option says; a kind that is its role cuts it off from all other
+        machines.
         """
         if kind == LINK:
             return _plan_link(facts, rng)
@@ -130,7 +142,10 @@ class PartitionFault(Fault):
                 others = [other for other in facts.nodes if other != node]
                 side += rng.sample(others, max(0, (len(facts.nodes) - 1) // 2 - 1))
         if not helpers:
-            side += [helper.name for helper in facts.topology.helpers if rng.random() < 0.5]
+            place, everybody = option_value(facts.options, HELPERS), [each.name for each in facts.topology.helpers]
+            drawn = [helper for helper in everybody if rng.random() < 0.5]
+            side += {ANY_KIND: drawn, NEAR: everybody}.get(str(place), [])
+            machines = tuple(machine for machine in machines if place != BOTH or machine not in everybody)
         targets = [machine for machine in machines if machine in side]
         others = [machine for machine in machines if machine not in side]
         near, far, hosts = targets, others, set()
@@ -153,7 +168,7 @@ class PartitionFault(Fault):
         backend = cluster.backend
         links = _probed(plan, cluster)
         before = await probe(backend, links)
-        await set_cut(backend, self._owner, plan.cut)
+        await set_cut(backend, self._owner + plan.named, plan.cut)
         after = await probe(backend, links)
         confirmed = bool(links) and all(before[link] == OPEN and after[link] == CUT for link in links)
         return Evidence({"links": len(plan.cut), "probe": {arrow(k): [before[k], after[k]] for k in links}}, confirmed)
@@ -162,7 +177,7 @@ class PartitionFault(Fault):
         """Read the numbers of dropped packets, restore all links, and probe them again."""
         backend = cluster.backend
         dropped = await backend.dropped()
-        await set_cut(backend, self._owner, frozenset())
+        await set_cut(backend, self._owner + plan.named, frozenset())
         after = await probe(backend, _probed(plan, cluster))
         counters = {arrow(link): dropped.get(link, 0) for link in sorted(plan.cut)}
         return Evidence(
@@ -174,6 +189,7 @@ class PartitionFault(Fault):
 def _plan_from_clients(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan a cut between one node, or all of them, and all clients, wherever they stand; the nodes hear each other."""
     targets = facts.nodes if rng.random() < 0.5 else (rng.choice(facts.nodes),)
+    targets = (facts.named,) if facts.named else targets
     hosts = sorted(set(facts.hosts.values()))
     cut = links_between(targets, hosts, ()) | links_between(hosts, targets, ())
     return FaultPlan(FROM_CLIENTS, tuple(targets), cut)
@@ -189,8 +205,10 @@ def _probed(plan: FaultPlan, cluster: Cluster) -> list[Link]:
 
 def _plan_link(facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     """Plan a cut between the serving node and one other node; all other machines still hear both."""
-    node = pick_node(PRIMARY, facts, facts.nodes, rng)
-    other = rng.choice([each for each in facts.nodes if each != node])
+    node = pick_node(PRIMARY, replace(facts, named=""), facts.nodes, rng)
+    other = facts.named or rng.choice([each for each in facts.nodes if each != node])
+    if other == node:
+        raise Infeasible(f"{node} leads, and the schedule names it as the other end of the link")
     networks = networks_hit(facts, rng)
     cut = across(facts, networks, [node], [other], ()) | across(facts, networks, [other], [node], ())
     return FaultPlan(LINK, (node, other), cut, _noted(None, facts, networks))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nemesis.facts import await_state, pick_node
+from nemesis.facts import ONE, await_state, pick_node
 from nemesis.families import ANY_KIND, LEADER_OF, MAX_DOWN, PRIMARY, kind_option
 from stormproof.contracts.backend import DEAD, KILL, PAUSE, PAUSED, RUNNING, ProcessState
 from stormproof.contracts.cluster import Cluster
@@ -30,7 +30,7 @@ from stormproof.contracts.option import Option
 from stormproof.history.disk_use import STORES_NOTHING
 from stormproof.history.undo import RESUME, START
 
-KINDS = ("one", "master", "random")
+KINDS = (ONE, "master", "random")
 PROGRAM = ("program of a machine that runs several: its name, or any in turn (of the leading node: the program that "
            "leads)")
 
@@ -54,6 +54,9 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
     running, allowed = facts.eligible(), facts.may_go_down()
     if not running:
         raise Infeasible("no node is running")
+    if facts.named:
+        node = pick_node(kind, facts, running, rng)
+        return FaultPlan(kind, (node,), note=_beyond(facts))
     if allowed < 1:
         down = len(facts.nodes) - len(running)
         raise Infeasible(f"{down} of {len(facts.nodes)} nodes are down already, max_down is {facts.max_down}")
@@ -61,6 +64,14 @@ def plan_nodes(kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         chosen = rng.sample(running, rng.randint(1, min(allowed, len(running))))
         return FaultPlan(kind, tuple(node for node in facts.nodes if node in chosen))
     return FaultPlan(kind, (pick_node(kind, facts, running, rng),))
+
+
+def _beyond(facts: ClusterFacts) -> str | None:
+    """Return how a fault that a written schedule aims at a node exceeds ``max_down``; None if it does not."""
+    down = facts.max_down - facts.may_go_down()
+    if down < facts.max_down:
+        return None
+    return f"beyond max_down={facts.max_down}, as the schedule says: {down} of {len(facts.nodes)} nodes were down"
 
 
 def plan_programs(plan: FaultPlan, wanted: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
@@ -98,6 +109,8 @@ class PauseFault(Fault):
     effects = frozenset({STOPS_TIME})
     aims_at_roles = True
     kinds = KINDS
+    named_kinds = (ONE,)
+    overlaps = True
     draws = (Draw("pause_kind", ("master", "random"), 0.4),)
     options = process_options("pause")
 
@@ -144,6 +157,8 @@ class KillFault(Fault):
     effects = frozenset({ENDS_PROCESS})
     aims_at_roles = True
     kinds = KINDS
+    named_kinds = (ONE,)
+    overlaps = True
     draws = (Draw("kill_kind", ("master", "random"), 0.4),)
     options = process_options("kill")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nemesis.again import RETRIES, Again, Goal, Lasting, Proofs, attempts
-from nemesis.explicit_schedule import read_schedule
+from nemesis.explicit_schedule import FORM, ExplicitFault, read_schedule
 from nemesis.families import ANY_KIND, option_value, wanted_kinds
 from stormproof import generator as gen
 from stormproof.contracts.fault import Fault
@@ -28,7 +28,7 @@ LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
-EXPLICIT = Option(SCHEDULE, "", "explicit faults instead of drawn ones: family:kind:start-end:seed, space-separated")
+EXPLICIT = Option(SCHEDULE, "", f"explicit faults instead of drawn ones: {FORM}, space-separated")
 SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
 
 LONGEST_FITTING = 6.0
@@ -41,7 +41,8 @@ ON_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """One step: the fault ``id`` is injected or healed at ``at`` seconds. ``seed`` decides its random targets."""
+    """One step: the fault ``id`` is injected or healed at ``at`` seconds. ``seed`` decides its random targets, ``node``
+    names its target."""
 
     at: float
     fault: str
@@ -49,6 +50,7 @@ class Step:
     id: int
     kind: str
     seed: int
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,19 @@ def schedule(test: Test, families: Sequence[Fault]) -> tuple[Step, ...]:
         UsageError: the options leave no room for one fault of each family, or the explicit schedule can't be read.
     """
     steps = []
-    for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
-        steps.append(Step(start, name, INJECT, ident, kind, seed))
-        steps.append(Step(end, name, HEAL, ident, kind, seed))
+    for ident, fault in enumerate(_faults(test, families)):
+        for at, phase in ((fault.start, INJECT), (fault.end, HEAL)):
+            steps.append(Step(at, fault.family, phase, ident, fault.kind, fault.seed, fault.node))
     return tuple(sorted(steps, key=lambda step: (step.at, step.phase == INJECT, step.id)))
 
 
-def _faults(test: Test, families: Sequence[Fault]) -> list[tuple[float, float, str, str, int]]:
-    """Return (start, end, family, kind, seed) of all faults, in order of their starts."""
+def _faults(test: Test, families: Sequence[Fault]) -> list[ExplicitFault]:
+    """Return all faults, in order of their starts."""
     given = str(option_value(test.options, EXPLICIT))
     if given:
-        return [(f.start, f.end, f.family, f.kind, f.seed) for f in read_schedule(given, families, test.time_limit)]
+        return read_schedule(given, families, test.time_limit, test.node_names)
     faults = [fault for group, members in _by_group(families).items() for fault in _draw(test, group, members)]
-    return sorted(faults, key=lambda fault: fault[0])
+    return sorted(faults, key=lambda fault: fault.start)
 
 
 def count_faults(test: Test, families: Sequence[Fault]) -> int:
@@ -125,13 +127,14 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
     group_of = {family.name: family.conflict_group for family in families}
     planned: dict[str, list[_Planned]] = {}
     seen: set[str] = set()
-    for ident, (start, end, name, kind, seed) in enumerate(_faults(test, families)):
-        group = planned.setdefault(group_of[name], [])
-        begin, over = round(start * SECOND), round(end * SECOND)
+    for ident, fault in enumerate(_faults(test, families)):
+        name, begin, over = fault.family, round(fault.start * SECOND), round(fault.end * SECOND)
+        group = _lane(planned, group_of[name], begin)
         stretch = 0.0 if lengths else STRETCH
-        least = min(round((shortest or (end - start) / (1 + stretch)) * SECOND), over - begin)
+        least = min(round((shortest or (fault.end - fault.start) / (1 + stretch)) * SECOND), over - begin)
         pause = min(round(gap * SECOND) or least // 2, begin - group[-1].end) if group else 0
-        op = Op(INFO, name, {"id": ident, "kind": kind, "seed": seed})
+        named = {"node": fault.node} if fault.node else {}
+        op = Op(INFO, name, {"id": ident, "kind": fault.kind, "seed": fault.seed, **named})
         group.append(_Planned(op, begin, over, least, pause, name not in seen))
         seen.add(name)
     limit = round(test.time_limit * SECOND)
@@ -140,8 +143,18 @@ def fault_generator(test: Test, families: Sequence[Fault]) -> Generator:
         return gen.nemesis(faults)
     drawn = {family.name: attempts(_kinds(test, family), proofs.retries, test.rng(f"nemesis/again/{family.name}"))
              for family in families}  # fmt: skip
-    lasts = {fault.op.f: fault.end - fault.start for group in planned.values() for fault in reversed(group)}
+    lasts = {each.op.f: each.end - each.start for group in planned.values() for each in reversed(group)}
     return gen.nemesis(Again(faults, proofs, drawn, lasts, _LONGEST * limit))
+
+
+def _lane(planned: dict[str, list[_Planned]], group: str, begin: int) -> list[_Planned]:
+    """Return the list for a fault of a conflict group that begins then. Faults that overlap, as only explicit ones
+    can, are in different lists."""
+    for number in range(len(planned) + 1):
+        lane = planned.setdefault(f"{group}/{number}" if number else group, [])
+        if not lane or lane[-1].end <= begin:
+            return lane
+    raise AssertionError("a new list has no fault")
 
 
 def lasting(test: Test, families: Sequence[Fault], load: Generator) -> Generator:
@@ -296,8 +309,8 @@ def _share(test: Test, option: Option) -> float:
     return value
 
 
-def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[float, float, str, str, int]]:
-    """Yield (start, end, family, kind, seed) of the faults of one group."""
+def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[ExplicitFault]:
+    """Yield the faults of one group."""
     rng = test.rng(f"nemesis/{name}")
     window = window_of(test, len(families))
     kinds = {family.name: _rounds(_kinds(test, family), rng) for family in families}
@@ -312,7 +325,7 @@ def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[tuple[fl
         if end > window.end * (1 + 1e-12):
             return
         family = next(order)
-        yield round(time, 6), round(end, 6), family, next(kinds[family]), rng.getrandbits(31)
+        yield ExplicitFault(family, next(kinds[family]), round(time, 6), round(end, 6), rng.getrandbits(31))
         time = end + gap
 
 

@@ -229,7 +229,7 @@ def faults_of(case: Case, seed: int) -> tuple[ExplicitFault, ...]:
     steps = schedule(case.test(seed), case.families(seed))
     ends = {step.id: step.at for step in steps if step.phase != INJECT}
     return tuple(
-        ExplicitFault(step.fault, step.kind, step.at, ends[step.id], step.seed)
+        ExplicitFault(step.fault, step.kind, step.at, ends[step.id], step.seed, step.node)
         for step in steps if step.phase == INJECT
     )
 

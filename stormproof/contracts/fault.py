@@ -76,6 +76,8 @@ class ClusterFacts:
     private_networks: tuple[str, ...] = ()
     rivals: tuple[str, ...] = ()
     """The nodes that all claim to lead, if several do."""
+    named: str = ""
+    """The node that a written schedule names for this fault; empty: the family chooses."""
     joined: tuple[str, ...] | None = None
     """The replicas that follow and have all the leader's data; None if it was not queried, or the system does not
     report it.
@@ -117,6 +119,8 @@ class FaultPlan:
     """The state that the fault expects and did not find (such as: no leader); the fault then does not count. Empty: it
     was found.
     """
+    named: str = ""
+    """The node that a written schedule names for this fault; empty: the family chose."""
     unchecked: str = ""
     """The part of that state that could not be checked, since the system does not report it."""
 
@@ -159,6 +163,10 @@ class Fault(ABC):
     options: ClassVar[tuple[Option, ...]] = ()
     draws: ClassVar[tuple[Draw, ...]] = ()
     drawn: ClassVar[int] = 1
+    named_kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds that a written schedule can aim at a node by its name."""
+    overlaps: ClassVar[bool] = False
+    """Whether faults of the family on different nodes may be in effect at the same time, in a written schedule."""
     kinds: tuple[str, ...] = ()
     impossible: Mapping[str, str] = {}
     """The kinds and targets that can't occur in the test, whatever its state -> the reason; set before the run. A kind

@@ -95,7 +95,7 @@ def test_a_schedule_survives_being_written_and_read() -> None:
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("partition", "family:kind:start-end:seed"),
+    ("partition", "FAMILY.*FROM-TO"),
     ("flood:one:1-2:3", "'flood'"),
     ("kill:halves:1-2:3", "kinds of kill"),
     ("kill:one:2-2:3", "begin before"),
