@@ -44,6 +44,11 @@ class Active:
     undo: int
     injected: Evidence
 
+    @property
+    def unmet(self) -> str:
+        """The reason why the fault does not count, although it may be in effect; empty if it counts."""
+        return self.plan.unmet or str(self.injected.found.get(UNMET, ""))
+
 
 class NemesisClient:
     """The client of process -1: ``<fault>.inject`` and ``<fault>.heal`` with value {"id", "kind", "seed"}.
@@ -157,7 +162,7 @@ class NemesisClient:
             self._active[ident] = Active(ident, family, plan, undo, evidence)
             line = _line(self._active[ident], INJECT, now, self._clock(), evidence)
         self._write(line)
-        return _completion(op, line, plan.unmet)
+        return _completion(op, line, self._active[ident].unmet)
 
     async def _feasible(self, family: Fault, kind: str, seed: Any, node: str) -> FaultPlan:
         """Plan a fault, waiting a little for its target and for the state that it expects. Raise Infeasible if it
@@ -198,7 +203,7 @@ class NemesisClient:
         active = self._active.get(int(op.value["id"]))
         if active is None:
             return op.info("nothing to heal", value={"id": op.value["id"], "kind": op.value["kind"], "targets": []})
-        return _completion(op, await self._heal(active), active.plan.unmet)
+        return _completion(op, await self._heal(active), active.unmet)
 
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()

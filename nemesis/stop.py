@@ -1,17 +1,52 @@
-"""A clean stop: programs are asked to end (SIGTERM) and started again, as in a rolling restart."""
+"""An orderly stop: programs are asked to end (SIGTERM) and started again, as in a planned restart."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from nemesis.families import option_value
 from nemesis.process import KillFault, process_options
+from stormproof.contracts.backend import SIGKILL
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.fault import Evidence, FaultPlan
+from stormproof.contracts.option import Option
+from stormproof.contracts.system import System
+from stormproof.errors import UsageError
+from stormproof.history.ledger import UNMET
+from stormproof.test import Test
+
+GRACE = Option("stop_grace", 5.0, "seconds until a program that was asked to end is killed")
 
 
 class StopFault(KillFault):
-    """Ends a program with SIGTERM, and with SIGKILL if it still runs after five seconds; healing starts it."""
+    """Ends a program with SIGTERM; healing starts it.
+
+    A program that still runs after ``stop_grace`` is killed. Such a stop was not orderly, and does not count.
+    """
 
     name = "stop"
-    options = process_options("stop")
+    options = (*process_options("stop"), GRACE)
+
+    def __init__(self) -> None:
+        self._signals: dict[str, str] = {}
+        """Node -> the signal that ended its program last."""
+
+    def check(self, test: Test, system: System) -> None:
+        """Raise UsageError if the grace is not a number of seconds above 0."""
+        if not 0 < float(option_value(test.options, GRACE)) < float("inf"):
+            raise UsageError(f"{GRACE.name}={option_value(test.options, GRACE)}: seconds, more than 0")
 
     async def end(self, cluster: Cluster, node: str, program: str) -> None:
         """Ask one program to end."""
-        await cluster.backend.stop(node, program)
+        grace = float(option_value(cluster.test.options, GRACE))
+        self._signals[node] = await cluster.backend.stop(node, program, grace)
+
+    async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
+        """Stop the targets; the evidence has the signal that ended each."""
+        evidence = await super().inject(cluster, plan)
+        signals = {node: self._signals.get(node, "") for node in plan.targets}
+        found = {**evidence.found, "signals": signals}
+        if killed := [node for node, last in signals.items() if last == SIGKILL]:
+            grace = option_value(cluster.test.options, GRACE)
+            found[UNMET] = f"{', '.join(killed)} was killed: it outlived SIGTERM by {GRACE.name}={grace:g} s"
+        return replace(evidence, found=found)

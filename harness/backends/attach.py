@@ -182,7 +182,7 @@ class AttachBackend(Backend):
         """Raise BackendError."""
         raise _not_ours("its files can't be read")
 
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
         """Raise BackendError."""
         raise _not_ours("it is not stopped")
 

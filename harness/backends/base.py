@@ -138,10 +138,11 @@ class ShellBackend(Backend):
         script = process.start_script(self._pid_file(node, program), argv, log, self.node_dir(node))
         await self._steer(node, script, f"can't start the {program}")
 
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """End a program with SIGTERM, then SIGKILL after ``timeout``; do nothing if it is dead."""
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
+        """End a program with SIGTERM, then SIGKILL after ``timeout``; return the signal that ended it."""
         script = process.stop_script(self._pid_file(node, program), timeout)
-        await self._steer(node, script, f"can't stop the {program}", timeout + CALL_LIMIT)
+        done = await self._steer(node, script, f"can't stop the {program}", timeout + CALL_LIMIT)
+        return done.text.strip()
 
     async def kill(self, node: str, program: str) -> None:
         """End a program with SIGKILL; do nothing if it is dead."""

@@ -85,7 +85,7 @@ def resume_left_script(folder: str) -> str:
 def end_script(port: int, signal: str, seconds: float) -> str:
     """End the listening processes with a signal, and wait until they have ended.
 
-    Those that still exist after that number of seconds get SIGKILL.
+    Those that still exist after that number of seconds get SIGKILL. The last signal is printed.
     """
     return _script(port, f"""
 born_of() {{ look "$1"; echo "$born"; }}
@@ -106,6 +106,7 @@ for each in $before; do
     sleep {_STEP_S}
   done
 done
+[ -z "$pids" ] || echo "SIG${{signal:-{signal}}}"
 """)  # fmt: skip
 
 

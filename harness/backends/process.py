@@ -93,14 +93,17 @@ def state_script(pid_file: str) -> str:
 
 
 def stop_script(pid_file: str, timeout: float) -> str:
-    """End the group with SIGTERM, and the rest with SIGKILL after ``timeout`` seconds."""
+    """End the group with SIGTERM, and the rest with SIGKILL after ``timeout`` seconds; print the last signal."""
     # A stopped process handles SIGTERM only once it continues.
     body = f"""
 lookup
 [ -n "$pid" ] || exit 0
+members
+[ $all != 0 ] || exit 0
 signal TERM; signal CONT
-settle {hundredths(timeout)} '[ $all = 0 ]' && exit 0
+settle {hundredths(timeout)} '[ $all = 0 ]' && {{ echo SIGTERM; exit 0; }}
 {_END}
+echo SIGKILL
 """
     return _script(pid_file, body)
 

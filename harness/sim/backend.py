@@ -36,6 +36,8 @@ from stormproof.contracts.backend import (
     POWER,
     REBOOT,
     RUNNING,
+    SIGKILL,
+    SIGTERM,
     Backend,
     Capability,
     DiskFault,
@@ -281,18 +283,20 @@ class SimBackend(Backend):
         if place.processes.get(program) is process and process.state != DEAD:
             place.end(program)
 
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """Ask the program to stop; kill it after ``timeout``."""
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
+        """Ask the program to stop; kill it after ``timeout``; return the signal that ended it."""
         place = self._node(node)
         process, launched = place.processes.get(program), place.programs.get(program)
         if process is None or launched is None:
             await self.kill(node, program)
-            return
+            return "" if process is None else SIGKILL
         process.call(launched.stop)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.ended.wait(), timeout)
-        if place.processes.get(program) is process:
-            place.end(program)
+        if place.processes.get(program) is not process:
+            return SIGTERM
+        place.end(program)
+        return SIGKILL
 
     async def kill(self, node: str, program: str) -> None:
         """End the program at once; do nothing if it is dead."""

@@ -32,6 +32,8 @@ OWN_ROOT, SHARED_ROOT, HOST_ROOT = "own", "shared", "host"
 """The origin of the files that a machine sees: a private root that ends with the run, the root of the harness's
 machine, or the root of a host that outlives the run."""
 
+SIGTERM, SIGKILL = "SIGTERM", "SIGKILL"
+"""The signals that end a program that is stopped."""
 RUNNING, PAUSED, DEAD, DONE = "running", "paused", "dead", "done"
 """States of a program; DONE: it was a job of a helper machine, and has ended by itself with status 0."""
 
@@ -206,8 +208,9 @@ class Backend(ABC):
         """Read a file of a machine; raise BackendError if it does not exist."""
 
     @abstractmethod
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """End a program with SIGTERM, then with SIGKILL after ``timeout``; do nothing if it is dead."""
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
+        """End a program with SIGTERM, then with SIGKILL after ``timeout`` seconds. Return the signal that ended it, or
+        an empty text if it was dead before."""
 
     @abstractmethod
     async def kill(self, node: str, program: str) -> None:

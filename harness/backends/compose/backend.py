@@ -290,9 +290,9 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         """Read a file of a container."""
         return await self.containers.read(node, path)
 
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
-        """Stop a container."""
-        await self.containers.stop(node, timeout)
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
+        """Stop a container; return the signal that ended it."""
+        return await self.containers.stop(node, timeout)
 
     async def kill(self, node: str, program: str) -> None:
         """End a container as a crash does."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import os
 import signal
 import socket
@@ -18,7 +19,17 @@ from docker.errors import APIError, DockerException, NotFound
 
 from harness.backends.compose.adapt import Machine
 from harness.backends.docker_leftovers import reason_of
-from stormproof.contracts.backend import DEAD, DONE, PAUSED, RUNNING, CommandResult, ProcessState, Usage
+from stormproof.contracts.backend import (
+    DEAD,
+    DONE,
+    PAUSED,
+    RUNNING,
+    SIGKILL,
+    SIGTERM,
+    CommandResult,
+    ProcessState,
+    Usage,
+)
 from stormproof.errors import BackendError
 
 P = ParamSpec("P")
@@ -31,6 +42,8 @@ LABEL_PROJECT, LABEL_SERVICE, LABEL_NUMBER = (
     f"com.docker.compose.{name}" for name in ("project", "service", "container-number"))
 """Labels that both versions of Compose give; names of containers differ between them."""
 _LOG_LINES = 200_000
+_KILLED = 128 + signal.SIGKILL
+"""The exit status of a container that SIGKILL ended."""
 _RUNNING_STATES = ("running", "paused", "restarting")
 
 
@@ -92,9 +105,15 @@ class Containers:
                 raise BackendError(f"{machine}: its container outlived SIGKILL")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def stop(self, machine: str, seconds: float) -> None:
-        """End a container with SIGTERM, then with SIGKILL. Its restart policy does not start it again."""
-        await self.call(self._client.api.stop, self.ident(machine), timeout=round(seconds))
+    async def stop(self, machine: str, seconds: float) -> str:
+        """End a container with SIGTERM, then with SIGKILL; return the signal that ended it, or an empty text if it did
+        not run. Its restart policy does not start it again."""
+        before = await self.inspect(machine)
+        if not before["State"]["Running"]:
+            return ""
+        await self.call(self._client.api.stop, self.ident(machine), timeout=math.ceil(seconds))
+        killed = (await self.inspect(machine))["State"]["ExitCode"] == _KILLED
+        return SIGKILL if killed else str(before["Config"].get("StopSignal") or SIGTERM)
 
     async def start(self, machine: str) -> None:
         """Start a container that is down; one that runs is left alone."""

@@ -100,9 +100,10 @@ class AttachSshBackend(SshBackend):
         """Kill the listening processes."""
         await self._steer(node, foreign.end_script(self.port(node), "KILL", process.SETTLE_S), "can't kill it")
 
-    async def stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+    async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
         """Ask the listening processes to end, and kill them after ``timeout``; a supervisor there starts them again."""
-        await self._steer(node, foreign.end_script(self.port(node), "TERM", timeout), "can't end it", 2 * timeout)
+        script = foreign.end_script(self.port(node), "TERM", timeout)
+        return (await self._steer(node, script, "can't end it", 2 * timeout)).text.strip()
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
         """Raise BackendError: the harness starts nothing on attached hosts."""
