@@ -56,6 +56,7 @@ from stormproof.run_folder import (
     TWIN,
     UNDO_FILE,
     VERDICT_FILE,
+    environment_read,
     pictures,
 )
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
@@ -193,6 +194,7 @@ def run_report(folder: RunFolder) -> str:
         "complete": folder.run.get("status") == "recorded" and not folder.run.get("failure"),
         "duration": duration,
         "command": str(folder.run.get("command") or ""),
+        "reads": environment_read(folder.run),
         "settings": settings(folder),
         "options": flat(mapping(folder.test.get("options"))),
         "versions": flat(mapping(folder.run.get("versions"))),

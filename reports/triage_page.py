@@ -20,7 +20,8 @@ class TriageKind:
     """One kind of failure: its number of runs, its first and last night, the smallest example (its folder's name, if it
     was kept) with the command that repeats it. ``again``: the number of repetitions and of failures among them.
     ``known``: the known facts about it. ``stored``: its runs in the store, the newest first, each with a flag for its
-    report. ``urgent``: it is new, or overdue."""
+    report. ``urgent``: it is new, or overdue. ``reads``: the environment variables that the example's Compose file
+    reads."""
 
     fingerprint: str
     words: str
@@ -35,6 +36,7 @@ class TriageKind:
     known: str
     stored: tuple[tuple[str, bool], ...]
     urgent: bool
+    reads: str = ""
 
 
 def write_triage(store: Path, kinds: Sequence[TriageKind], nights: int) -> Path:

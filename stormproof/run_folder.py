@@ -241,6 +241,16 @@ def _renamed(data: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any
     return found
 
 
+def environment_read(run: Mapping[str, Any]) -> str:
+    """Return the names of the environment variables that a run's Compose file reads, from its description, and which of
+    them were set; empty if there are none."""
+    found = run.get("environment")
+    if not isinstance(found, Mapping) or not found:
+        return ""
+    were = ", ".join(name for name, was_set in found.items() if was_set)
+    return f"{', '.join(found)} (environment variables; {f'set in this run: {were}' if were else 'none was set'})"
+
+
 def update_run(run_dir: Path, **changes: Any) -> dict[str, Any]:
     """Change fields of ``run.json`` atomically, and seal it if the run has ended; return the whole description.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,10 @@ from harness.backends.compose import settings
 from harness.backends.compose.backend import ComposeBackend
 from nodes.systems.any_broker.system import COMMANDS, PREFIX
 from stormproof.clients import PROTOCOLS
+from stormproof.clients.exec import COMMAND, words_of
 from stormproof.contracts.guarantee import NOT_PROMISED, PROMISED
-from stormproof.errors import UsageError
+from stormproof.errors import StormproofError, UsageError
+from stormproof.test import Test
 
 EXEC = "exec:"
 ComposeOption = Annotated[
@@ -98,3 +102,37 @@ def composed(files: Sequence[Path], profiles: Sequence[str] | None, env_file: Pa
     if testing:
         given[settings.TESTS.name] = testing
     return Composed(system, ComposeBackend.prepare_settings(given), COMMANDS if testing else "")
+
+
+def retyped(test: Test) -> tuple[list[str], dict[str, Any]]:
+    """Return the options that name a test's Compose file and what the file itself does not say, and the settings that
+    follow from both."""
+    options = test.options
+    files = [Path(file) for file in settings.words(options[settings.FILES.name])]
+    profiles = settings.words(options[settings.PROFILES.name])
+    env_file = Path(found) if (found := options[settings.ENV_FILE.name]) else None
+    testing, replicas = str(options[settings.TESTS.name]), str(options[settings.REPLICAS.name])
+    named, command = test.system.removeprefix(PREFIX), str(options.get(COMMAND.name, ""))
+    client = {COMMANDS: "", EXEC.rstrip(":"): f"{EXEC}{command}"}.get(named, named)
+    words = [word for file in files for word in ("--compose", str(file))]
+    words += [word for name in profiles for word in ("--profile", name)]
+    words += ["--env-file", str(env_file)] if env_file else []
+    asked, given = replicas, dict[str, Any]()
+    for tried in (None, replicas):  # the file may name the replicas; it may also have gone meanwhile
+        with contextlib.suppress(StormproofError):
+            given = dict(composed(files, profiles, env_file, tried, client or None, testing or None).given)
+            asked = "" if given[settings.REPLICAS.name] == replicas and tried is None else replicas
+            break
+    declared = _declared(files, env_file)
+    words += ["--replicas", asked] if asked else []
+    if client not in ("", declared.client):
+        words += ["--client", f"{EXEC}{shlex.join(words_of(command))}" if command else client]
+    words += ["--test-commands", testing] if testing != ",".join(declared.test_commands) else []
+    return words, given | {each.name: options[each.name] for each in settings.OPTIONS if each != settings.PORT}
+
+
+def _declared(files: Sequence[Path], env_file: Path | None) -> settings.Declared:
+    try:
+        return settings.declared_in(files, env_file)
+    except UsageError:
+        return settings.Declared()

@@ -22,7 +22,7 @@ from harness.nightly.record import Night, all_nights, begin, find_night, new_id,
 from harness.nightly.run import NightBudget, NightRun
 from harness.nightly.trend import lines_of as trend_lines
 from harness.nightly.trend import to_json as trend_to_json
-from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN, FailureHistory, kinds_over
+from harness.nightly.triage import KNOWN, NEW, OVERDUE, SEEN, FailureHistory, kinds_over, reads_of
 from harness.reference.feature_coverage import CoverageTable
 from harness.run.progress import duration
 from reports.matrix_page import MATRIX
@@ -200,7 +200,8 @@ def _lines(kind: FailureHistory, store: Path) -> list[str]:
              f"  {kind.example.sentence}"]
     if kind.example.run:
         lines.append(f"  report  {shlex.quote(str(store / kind.example.run / REPORT))}")
-    return [*lines, f"  again   {kind.example.command}"] if kind.example.command else lines
+    lines += [f"  again   {kind.example.command}"] if kind.example.command else []
+    return [*lines, f"  reads   {reads}"] if (reads := reads_of(store, kind)) else lines
 
 
 def _kind(kind: FailureHistory) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def write_others(store: Path, knowns: Mapping[str, KnownFailure], most: int = MO
     write_trend(store, found)
     write_matrix(store, matrix(rows, nights))
     kinds = kinds_over(nights, {night.name for night in nights}, knowns)
-    write_triage(store, for_page(kinds, {row.run: row.report for row in rows}), len(nights))
+    write_triage(store, for_page(kinds, {row.run: row.report for row in rows}, store), len(nights))
     return found
 
 

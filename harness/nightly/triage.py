@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
 from harness.nightly.known import KnownFailure
 from harness.nightly.record import Night, NightResult
 from reports.triage_page import TriageKind
 from stormproof.contracts.check import INVALID
+from stormproof.errors import HistoryError
+from stormproof.run_folder import environment_read, read_run
 
 NEW, SEEN, KNOWN, OVERDUE = "new", "seen before", "known", "known, but overdue"
 ORDER = (NEW, OVERDUE, SEEN, KNOWN)
@@ -70,8 +73,8 @@ def kinds_over(nights: Sequence[Night], chosen: Collection[str], knowns: Mapping
     return sorted(kinds, key=lambda kind: ORDER.index(kind.status))
 
 
-def for_page(kinds: Sequence[FailureHistory], stored: Mapping[str, bool]) -> list[TriageKind]:
-    """Return the kinds in the form that the page shows. ``stored`` maps the store's runs to whether each has a
+def for_page(kinds: Sequence[FailureHistory], stored: Mapping[str, bool], store: Path) -> list[TriageKind]:
+    """Return the kinds in the form that the page shows. ``stored`` maps the runs of ``store`` to whether each has a
     report."""
     return [
         TriageKind(
@@ -80,7 +83,15 @@ def for_page(kinds: Sequence[FailureHistory], stored: Mapping[str, bool]) -> lis
             "" if kind.known is None else ", ".join(filter(None, (
                 kind.known.issue, kind.known.reason, f"until {kind.known.until}" if kind.known.until else ""))),
             tuple((run.run, stored[run.run]) for run in reversed(kind.runs) if run.run in stored),
-            kind.status in (NEW, OVERDUE),
+            kind.status in (NEW, OVERDUE), reads_of(store, kind),
         )
         for kind in kinds
     ]  # fmt: skip
+
+
+def reads_of(store: Path, kind: FailureHistory) -> str:
+    """Return the environment variables that the Compose file of a kind's example reads; empty if there are none."""
+    try:
+        return environment_read(read_run(store / kind.example.run)) if kind.example.run else ""
+    except HistoryError:  # the run is no longer in the store
+        return ""

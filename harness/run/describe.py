@@ -7,13 +7,16 @@ import platform
 import shlex
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.guarantees import exemptions_of, guarantees_of
 from harness.backends.attach import ATTACH
 from harness.backends.catalog import BACKENDS
+from harness.backends.compose.settings import FILES as COMPOSE_FILES
+from harness.cli.composed import retyped
 from harness.run import plugins
 from harness.run.deployment import demands_of
-from harness.run.settings import declared_options, repeated
+from harness.run.settings import convert_options, declared_options, repeated
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import (
     JUDGED_BY_BOUNDS,
@@ -34,19 +37,31 @@ from workloads.options import CONNECT, HOME
 def command_line(test: Test, store: Path, brief: bool = False) -> str:
     """Return the command that runs this test again: the same plan, from the same seed.
 
-    It contains all options, since defaults may change. ``brief`` leaves out those that have their current defaults.
+    It contains all options, since defaults may change. ``brief`` leaves out those that have their current defaults. For
+    a Compose file it is always brief, and leaves out what the file says under ``x-stormproof``, too: the file is part
+    of the test, and may change as well.
     """
-    declared = declared_options(test.system, test.workload, test.nemesis, test.backend) if brief else []
-    usual = {option.name: option.default for option in declared}
-    words = ["stormproof", "test", "--system", plugins.typed("system", test.system)]
+    words, implied, composed = ["stormproof", "test"], dict[str, Any](), bool(test.options.get(COMPOSE_FILES.name))
+    if composed:
+        named, implied = retyped(test)
+        words += named
+    else:
+        words += ["--system", plugins.typed("system", test.system)]
     words += ["--workload", plugins.typed("workload", test.workload)]
     families = [plugins.typed("nemesis", name) for name in test.nemesis]
-    words += ["--nemesis", ",".join(families) or "none", "--backend", test.backend]
-    words += ["--nodes", str(test.nodes), "--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
+    words += ["--nemesis", ",".join(families) or "none"]
+    words += [] if composed else ["--backend", test.backend, "--nodes", str(test.nodes)]
+    words += ["--time-limit", f"{test.time_limit:g}", "--rate", f"{test.rate:g}"]
     words += ["--seed", str(test.seed), "--store", str(store)]
     for check in plugins.checks():
         words += ["--check", check]
-    told = {name: value for name, value in test.options.items() if value not in ("", usual.get(name))}
+    usual: dict[str, Any] = {}
+    if brief or composed:
+        declared = declared_options(test.system, test.workload, test.nemesis, test.backend)
+        names = {option.name for option in declared}
+        usual = convert_options(declared, {name: value for name, value in implied.items() if name in names})
+    told = {name: value for name, value in test.options.items()
+            if value != usual.get(name) and (value != "" or name in implied)}  # fmt: skip
     for name, value in sorted(repeated(test.system, test.workload, test.nemesis, told).items()):
         words += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
     return shlex.join(words)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from checkers.spark.job import check_runs
 from checkers.spark.masters import LOCAL_MASTER
 from checkers.spark.session import SparkWarmup, spark_folder
@@ -43,6 +45,8 @@ from stormproof.run_folder import (
     HARNESS_LOG,
     HISTORY,
     RunLock,
+    environment_read,
+    is_alive,
     read_run,
     read_verdict,
     update_run,
@@ -63,6 +67,8 @@ class RunResult:
     report: Path
     command: str = ""
     """The command that runs the same test again."""
+    reads: str = ""
+    """The environment variables that the Compose file reads."""
 
     @property
     def exit_code(self) -> int:
@@ -96,6 +102,7 @@ class RunResult:
             f"  report     {self.report}",
             *([f"  added      {override} (to the Compose project)"] if override.exists() else []),
             *([f"  again      {self.command}"] if self.command else []),
+            *([f"  reads      {self.reads}"] if self.reads else []),
             *([f"  nodes      kept: stormproof fault|shell|heal|down --store {self.run_dir.parent}"]
               if is_kept(self.run_dir) else []),
         ]
@@ -163,7 +170,8 @@ def _run(
         report = write_report(run_dir)
         write_index(store.path)
     verdict = read_verdict(run_dir)
-    return RunResult(run_dir, verdict, report, command_line(test, store.path, brief=True))
+    reads = environment_read(read_run(run_dir))
+    return RunResult(run_dir, verdict, report, command_line(test, store.path, brief=True), reads)
 
 
 def _record_and_check(
@@ -210,6 +218,10 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
 
     A run that was fully recorded has not failed, even if an error prevented its check: it can be checked later.
     """
+    if is_alive(run_dir) and not is_kept(run_dir):  # a person did not wait for the child
+        print(f"{run_dir.name}: its last process still heals, seals the history and removes the nodes; later, "
+              f"`stormproof heal --store {run_dir.parent}` tells whether anything is left", file=sys.stderr)
+        return
     if not is_kept(run_dir):
         for line in [*cleanup([run_dir.name], own=True), *clean_hosts(run_dir)]:
             print(line, file=sys.stderr)
@@ -220,11 +232,21 @@ def _pick_up(run_dir: Path, error: BaseException) -> None:
         return
     if recovery.changed:
         print(f"{run_dir.name}: {recovery.note}", file=sys.stderr)
-    if recovery.changed or read_run(run_dir)["status"] != "recorded":
+    info = read_run(run_dir)
+    if recovery.changed or info["status"] != "recorded":
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-        update_run(run_dir, failure=why)
-    if (run_dir / HISTORY).exists():
-        print(f"what was recorded is in {run_dir}; `{plugins.check_command(run_dir)}` checks it", file=sys.stderr)
+        info = update_run(run_dir, failure=why)
+    print(_kept(run_dir, info), file=sys.stderr)
+
+
+def _kept(run_dir: Path, info: Mapping[str, Any]) -> str:
+    """Return what there is of a run that ended early, and the commands to go on with."""
+    again = command_line(Test.from_json(info["test"]), run_dir.parent, brief=True)
+    reads = f" (reads {reads})" if (reads := environment_read(info)) else ""
+    recorded = (run_dir / HISTORY).exists() and pq.read_metadata(run_dir / HISTORY).num_rows
+    what = f"what was recorded is in {run_dir}; `{plugins.check_command(run_dir)}` checks it" if recorded else (
+        f"it ended before the first operation; its logs are in {run_dir}")
+    return f"{what}; `{again}` runs it again{reads}"
 
 
 class RunnerProcess:

@@ -118,6 +118,37 @@ async def test_a_cut_holds_while_the_container_restarts(tmp_path: Path) -> None:
         assert not await backend.dropped()
 
 
+FIXED = """
+services:
+  late:
+    image: {image}
+    depends_on: [early]
+    networks: {{n: {{ipv4_address: 10.231.{byte}.2, ipv6_address: "fd00:59:{number:x}::2"}}}}
+  early:
+    image: {image}
+    networks: [n]
+networks:
+  n:
+    enable_ipv6: true
+    ipam: {{config: [{{subnet: 10.231.{byte}.0/24}}, {{subnet: "fd00:59:{number:x}::/64"}}]}}
+"""
+
+
+async def test_nobody_gets_a_fixed_address(tmp_path: Path) -> None:
+    """Neither a client place, nor a service that starts earlier, nor one that starts while its owner is down."""
+    file, number = tmp_path / "compose.yml", os.getpid() % 60000
+    file.write_text(FIXED.format(image=import_image(), number=number, byte=number % 250))
+    mine = ((f"10.231.{number % 250}.2",), (f"fd00:59:{number:x}::2",))
+    async with started(file, "late,early", "partition") as backend:
+        assert await backend.containers.addresses("late") == mine
+        await backend.stop("late", "")
+        await backend.stop("early", "")
+        await backend.start_machine("early")
+        await backend.start_machine("late")
+        assert await backend.containers.addresses("late") == mine
+        assert set(await probes(backend, (("c1", "late"), ("early", "late")))) == {"open"}
+
+
 class taking_addresses:
     """A container that takes the lowest free addresses on all networks of the run's."""
 

@@ -3,6 +3,7 @@ of Compose."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from harness.backends.compose.adapt import (
     networks_of,
     without_disk,
 )
+from harness.backends.compose.addresses import fixed_addresses, with_ranges
 from harness.backends.compose.backend import ComposeBackend
 from harness.backends.compose.command import Project, compose_command, read_config
 from harness.backends.compose.settings import declared_in
@@ -126,6 +128,30 @@ def test_scaled_services_are_numbered() -> None:
 def test_disks_are_the_volumes_of_one_service(volumes: list[Any], why: str) -> None:
     config = {"services": {"a": {"volumes": volumes}, "b": {"volumes": ["shared:/x"]}}}
     assert why in without_disk(config, "a") and bool(disks_of(config, "a")) == (not why)
+
+
+@pytest.mark.parametrize(("pool", "fixed", "wanted"), [
+    ({"subnet": "10.1.0.0/24"}, ["10.1.0.2"], {"ip_range": "10.1.0.128/25", "gateway": "10.1.0.1"}),
+    ({"subnet": "10.1.0.0/24"}, ["10.1.0.2", "10.1.0.200"], {"ip_range": "10.1.0.64/26", "gateway": "10.1.0.1"}),
+    ({"subnet": "10.1.0.0/24", "gateway": "10.1.0.9"}, ["10.1.0.1"],
+     {"ip_range": "10.1.0.128/25", "gateway": "10.1.0.9"}),
+    ({"subnet": "10.1.0.0/16", "ip_range": "10.1.5.0/24"}, ["10.1.5.130"],
+     {"ip_range": "10.1.5.0/25", "gateway": "10.1.0.1"}),
+    ({"subnet": "fd00:1::/64"}, ["fd00:1::2"], {"ip_range": "fd00:1::1:0/112", "gateway": "fd00:1::1"}),
+    ({"subnet": "10.1.0.0/24"}, ["10.2.0.2"], {}),
+])
+def test_ranges_without_fixed_addresses(pool: dict[str, str], fixed: list[str], wanted: dict[str, str]) -> None:
+    found = with_ranges("n", {"config": [pool]}, [ipaddress.ip_address(each) for each in fixed], 8)
+    assert found == {"config": [{**pool, **wanted}]}
+
+
+def test_fixed_addresses_that_leave_no_room() -> None:
+    service = {"networks": {"n": {"ipv4_address": "10.1.0.2"}}}
+    assert fixed_addresses({"a": service}, "n") == {ipaddress.ip_address("10.1.0.2"): "a"}
+    with pytest.raises(UsageError, match=r"subnet 10.1.0.0/29 has no room for 8 addresses.*widen it"):
+        with_ranges("n", {"config": [{"subnet": "10.1.0.0/29"}]}, fixed_addresses({"a": service}, "n"), 8)
+    with pytest.raises(UsageError, match="'high' is no address"):
+        fixed_addresses({"a": {"networks": {"n": {"ipv4_address": "high"}}}}, "n")
 
 
 @needs_compose
@@ -273,7 +299,7 @@ def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     compose_command.cache_clear()
 
 
-def test_version_2_of_compose(double: Path, file: Callable[..., Path], tmp_path: Path) -> None:
+async def test_version_2_of_compose(double: Path, file: Callable[..., Path], tmp_path: Path) -> None:
     """Its command line and its form of a project: names that it would give are not the file's."""
     compose, env_file = file(V2_CONFIG), file("A=1\n", "e.env")
     assert compose_command() == (str(double), "compose")
@@ -286,7 +312,7 @@ def test_version_2_of_compose(double: Path, file: Callable[..., Path], tmp_path:
     found = adapt(config, LABELS, bridges, {"a": [("/disk/0", "/d"), ("/disk/1", "/anonymous")]}, folder=tmp_path)
     assert len(found.notes) == 4, "the names that are Compose's own are no news"
     assert "name" not in found.config and set(found.config["networks"]) == {"back", "default", "front"}
-    Project("ours", tmp_path, found.config).call("up", "-d", "--no-recreate")
+    await Project("ours", tmp_path, found.config).call("up", "-d", "--no-recreate")
     calls = double.with_name("docker.calls").read_text().splitlines()
     assert calls[-1] == f"compose -p ours --project-directory {tmp_path} -f - up -d --no-recreate"
     sent = yaml.safe_load(double.with_name("docker.input").read_text())
@@ -298,7 +324,7 @@ def test_version_2_of_compose(double: Path, file: Callable[..., Path], tmp_path:
     assert sent["services"]["a"]["networks"] == {"back": {"aliases": ["fixed"]}, "front": {"aliases": ["z", "fixed"]}}
     assert sent["services"]["a"]["depends_on"] == {"b": {"condition": "service_started", "required": True}}
     with pytest.raises(command.BackendError, match=r"^docker compose down failed: no such thing$"):
-        Project("ours", tmp_path, found.config).call("down")
+        await Project("ours", tmp_path, found.config).call("down")
 
 
 def test_versions_of_compose(double: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import docker
 import pytest
+from examples import image
 from static_nats import write_project
 
 from harness.backends.compose.places import IMAGE, ensure_place_image
@@ -84,6 +86,51 @@ def test_nothing_is_left(phase: str, how: signal.Signals, theirs: docker.DockerC
         if child.poll() is None:
             child.kill()
     assert not of_run(theirs, run)
+
+
+BUILDING = "services: {{a: {{build: {{context: .}}}}}}"
+SICK = "services: {{a: {{image: {image}, command: sleep 600, healthcheck: {{test: 'false', interval: 1s}}}}}}"
+
+
+@pytest.mark.parametrize(("project", "under_way", "how"), [
+    (BUILDING, "docker build", signal.SIGINT), (SICK, "starting the brokers", signal.SIGTERM),
+])
+def test_nothing_is_left_of_a_start(project: str, under_way: str, how: signal.Signals, theirs: docker.DockerClient,
+                                    tmp_path: Path) -> None:  # fmt: skip
+    """A build that was interrupted has ended; so have containers that never became healthy."""
+    base = image("redis-server", "redis-sentinel")
+    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN echo {tmp_path} && sleep 300\n")
+    file, store = tmp_path / "compose.yml", tmp_path / "store"
+    file.write_text(project.format(image=base))
+    argv = [sys.executable, "-m", "harness", "test", "--compose", str(file), "--replicas", "a", "--client", "redis",
+            "--nemesis", "none", "--store", str(store)]  # fmt: skip
+    with (tmp_path / "out").open("w") as out:
+        child = subprocess.Popen(argv, stdout=out, stderr=out, env=ENVIRONMENT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 150
+        while not any(under_way in text for text in ((tmp_path / "out").read_text(), *commands(tmp_path))):
+            assert child.poll() is None and time.monotonic() < deadline, (tmp_path / "out").read_text()
+            time.sleep(0.1)
+        child.send_signal(how)
+        assert child.wait(170) == 130
+    finally:
+        if child.poll() is None:
+            child.kill()
+    said = (tmp_path / "out").read_text()
+    (run,) = store.glob("2*")
+    assert f"it ended before the first operation; its logs are in {run}; `stormproof test --compose {file} " in said
+    assert not of_run(theirs, run) and not commands(tmp_path)
+    assert not [each["Command"] for each in theirs.api.containers(all=True) if str(tmp_path) in each["Command"]]
+
+
+def commands(folder: Path) -> list[str]:
+    """Return the command lines of Compose and Docker that name a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found += [words] if str(folder) in words and "docker" in words else []
+    return found
 
 
 def await_phase(client: docker.DockerClient, store: Path, phase: str, out: Path, child: subprocess.Popen[bytes]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.backends.compose.addresses import fixed_addresses, with_ranges
 from stormproof.errors import UsageError
 
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
@@ -153,7 +154,7 @@ def without_disk(config: Mapping[str, Any], service: str) -> str:
 def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping[str, str],
           disks: Mapping[str, Sequence[tuple[str, str]]] | None = None, *,
           clocks: Mapping[str, tuple[Mapping[str, str], tuple[str, str]]] | None = None,
-          sdk: Mapping[str, str] | None = None, folder: Path | None = None) -> Adapted:  # fmt: skip
+          sdk: Mapping[str, str] | None = None, folder: Path | None = None, places: int = 0) -> Adapted:  # fmt: skip
     """Return the project as it is started.
 
     Args:
@@ -164,6 +165,7 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
             a volume.
         clocks: service -> variables that load a clock, and the pair of folders for its mount.
         folder: the folder of the user's file, which names the images that are built.
+        places: the number of client places, which have an address on each network.
         sdk: service -> folder of this machine into which Antithesis's SDK writes in the service's containers.
     """
     whole = copy.deepcopy(dict(config))
@@ -214,6 +216,11 @@ def adapt(config: Mapping[str, Any], labels: Mapping[str, str], bridges: Mapping
         network["labels"] = {**_mapping(network.get("labels")), **labels}
         network["driver_opts"] = {**(network.get("driver_opts") or {}), **options}
         override["networks"][name] = {"labels": dict(labels), "driver_opts": options}
+        if addresses := fixed_addresses(whole["services"], name):
+            joined = sum(scale_of(service) for service in whole["services"].values() if name in networks_of(service))
+            network["ipam"] = with_ranges(name, network.get("ipam") or {}, addresses, joined + places)
+            override["networks"][name]["ipam"] = network["ipam"]
+            notes.append(f"network {name}: its other addresses come from a range without those that services fix")
     whole["volumes"] = dict(whole.get("volumes") or {})
     for name in whole["volumes"]:
         volume = whole["volumes"][name] = dict(whole["volumes"][name] or {})

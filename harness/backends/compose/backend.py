@@ -27,8 +27,8 @@ from harness.backends.compose import settings
 from harness.backends.compose.adapt import Adapted, adapt, scale_of
 from harness.backends.compose.bridge_filter import BridgeFilter, Ports, leftover_tables, table_of
 from harness.backends.compose.clocks import ComposeClocks
-from harness.backends.compose.command import Project, compose_command
-from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names
+from harness.backends.compose.command import Project, compose_command, variables_in
+from harness.backends.compose.containers import LABEL_PROJECT, Containers, addresses_in, interface_names, to_its_end
 from harness.backends.compose.places import Place, ensure_place_image, in_network, peers, start_place
 from harness.backends.compose.ports import EventWatch, probe_addresses
 from harness.backends.compose.user_commands import ComposeCommands
@@ -175,18 +175,19 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         clocks = {composition.machine(node).service: found for node in test.node_names
                   if (found := self._clock_settings(node)) is not None}  # fmt: skip
         sdk = self._prepare_commands(test, composition, run_dir)
-        adapted = adapt(config, labels, bridges, mounts, clocks=clocks, sdk=sdk, folder=composition.folder)
+        adapted = adapt(config, labels, bridges, mounts, clocks=clocks, sdk=sdk, folder=composition.folder,
+                        places=len(topology.client_hosts) + 1)  # fmt: skip
         self._tell(adapted)
         project = bridge_name(self._run).replace("sp-", "stormproof-")
         self._project = Project(project, composition.folder, adapted.config)
         for machine in composition.machines:
             note_made(run_dir, "container", f"{project} {machine.name}")
         if any(service.get("build") for service in config["services"].values()):
-            await asyncio.to_thread(self._project.call, "build")
+            await self._project.call("build", "--force-rm")
         for name, service in config["services"].items():
             if (count := scale_of(service)) != 1:
                 self._scales += ["--scale", f"{name}={count}"]
-        await asyncio.to_thread(self._project.call, "up", "--no-start", *self._scales)
+        await self._project.call("up", "--no-start", *self._scales)
         jobs = [each.name for each in composition.machines if each.name not in topology.nodes]
         self._containers = Containers(client, project, composition.machines, jobs)
         await self._containers.find()
@@ -202,7 +203,7 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
     async def up(self) -> None:
         """Start the project's containers in the order of its dependencies; wait for those that others depend on."""
         assert self._project is not None
-        await asyncio.to_thread(self._project.call, "up", "-d", "--no-recreate", *self._scales)
+        await self._project.call("up", "-d", "--no-recreate", *self._scales)
         await self._refresh()
 
     def address(self, name: str) -> str:
@@ -366,8 +367,9 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
             await asyncio.to_thread(self._bridge_filter.remove)
         client, self._client = self._client, None
         try:
-            if client is not None:
-                await asyncio.to_thread(remove_run, client, self._run)
+            removed = ["all that there is"] if client is not None else []
+            while client is not None and removed:  # the engine may still have been creating when Compose was ended
+                removed = await asyncio.to_thread(remove_run, client, self._run)
         except DockerException as error:
             raise BackendError(f"Docker can't remove run {self._run}: {reason_of(error)}; "
                                "run: stormproof heal") from None
@@ -385,7 +387,9 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         lines = [f"# {note}\n" for note in adapted.notes]
         shown = "".join(lines) + yaml.safe_dump(adapted.override, sort_keys=False)
         (self._run_dir / COMPOSE_OVERRIDE).write_text(shown)
-        update_run(self._run_dir, compose=adapted.notes)
+        read = variables_in(self.composition.files)
+        update_run(self._run_dir, compose=adapted.notes,
+                   environment={name: name in os.environ for name in read})  # names, never values
 
     async def _make_places(self, client: docker.DockerClient, project: str, names: Sequence[str],
                            labels: Mapping[str, str]) -> None:
@@ -395,8 +399,9 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         networks = sorted(each["Name"] for each in found)
         for name in names:
             note_made(self._run_dir, "container", container_name(self._run, name))
+        call = self.containers.call
         made = await gather_all(
-            self.containers.call(start_place, client, container_name(self._run, name), name, networks, labels)
+            to_its_end(call(start_place, client, container_name(self._run, name), name, networks, labels))
             for name in names)
         for name, attributes in zip(names, made, strict=True):
             self._places[name] = Place(int(attributes["State"]["Pid"]), attributes["ResolvConfPath"],

@@ -6,9 +6,12 @@ included, and must not be written to a disk.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +20,21 @@ from typing import Any
 import yaml
 
 from harness.backends.launch import as_root, find_tool
+from stormproof.clients.program import DIES_WITH_US
 from stormproof.errors import BackendError, UsageError
 
 CONFIG_SECONDS = 60.0
 """Compose reads a file within a second; a machine under load takes longer."""
 UP_SECONDS = 900.0
 """The first start of a project builds or pulls its images."""
+END_SECONDS = 5.0
+"""Compose ends within a second of SIGINT; it may be waiting for Docker's engine."""
 _PROBE_SECONDS = 60.0
 """Version 1 of Compose starts within a second, but within 20 s on a machine that is busy."""
 _OLDEST = (1, 28)
 """The first version of ``docker-compose`` with profiles."""
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+)(?:(?P<how>:?-)(?P<default>[^}]*))?\}|(?P<bare>\w+))")
+_NAMED = re.compile(r"\$(?:\$|\{(?P<name>\w+)|(?P<bare>\w+))")
 
 
 class _Loader(yaml.SafeLoader):
@@ -77,7 +84,7 @@ def read_config(files: Sequence[Path], profiles: Sequence[str] = (), env_file: P
             raise UsageError(f"--compose {file}: no such file")
     argv = [*compose_command(), *_of(files, env_file), *(word for name in profiles for word in ("--profile", name)),
             "config"]  # fmt: skip
-    done = _run(argv, CONFIG_SECONDS, cwd=files[0].parent)
+    done = _run(argv, CONFIG_SECONDS, files[0].parent)
     if done.returncode != 0:
         raise UsageError(f"--compose {' '.join(map(str, files))}: {_reason(done.stderr)}")
     try:
@@ -114,6 +121,40 @@ def extension(files: Sequence[Path], key: str, env_file: Path | None = None) -> 
     place = env_file or files[0].parent / ".env"
     variables = _read(place, _assignments) if env_file or place.is_file() else {}
     return {name: _interpolated(value, {**variables, **os.environ}) for name, value in merged.items()}
+
+
+def variables_in(files: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of the environment variables that a project's files read, including files that they extend: by
+    interpolation, or passed on to a container (``environment: [NAME]``)."""
+    found: set[str] = set()
+    seen, waiting = set[Path](), [file.resolve() for file in files]
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        with contextlib.suppress(UsageError):  # Compose itself refuses a file that can't be read
+            waiting += [(file.parent / each).resolve()
+                        for each in _variables(_read(file, lambda text: yaml.load(text, _Loader)), found)]  # fmt: skip
+    return tuple(sorted(found))
+
+
+def _variables(value: Any, found: set[str]) -> list[str]:
+    """Add the names of the variables in a value of a file; return the files that it extends."""
+    if isinstance(value, str):
+        found.update(name for match in _NAMED.finditer(value) if (name := match["name"] or match["bare"]))
+    if isinstance(value, list):
+        return [file for each in value for file in _variables(each, found)]
+    if not isinstance(value, dict):
+        return []
+    passed = value.get("environment")
+    if isinstance(passed, list):
+        found.update(each for each in passed if isinstance(each, str) and re.fullmatch(r"\w+", each))
+    elif isinstance(passed, dict):
+        found.update(name for name, each in passed.items() if each is None)
+    extends = value.get("extends")
+    own = [str(extends["file"])] if isinstance(extends, dict) and extends.get("file") else []
+    return own + [file for each in value.values() for file in _variables(each, found)]
 
 
 def _read(file: Path, parse: Callable[[str], Any]) -> Any:
@@ -156,16 +197,39 @@ class Project:
         self.name, self._folder = name, folder
         self._text = yaml.safe_dump(dict(config), sort_keys=False)
 
-    def call(self, *words: str) -> None:
-        """Run a command of Compose on the project. Blocks.
+    async def call(self, *words: str) -> None:
+        """Run a command of Compose on the project. If the call is cancelled, or this process is killed, Compose ends.
 
         Raises:
             BackendError: Compose failed; the message has its reason.
         """
-        argv = [*compose_command(), "-p", self.name, "--project-directory", str(self._folder), "-f", "-", *words]
-        done = _run(argv, UP_SECONDS, stdin=self._text)
-        if done.returncode != 0:
-            raise BackendError(f"docker compose {' '.join(words)} failed: {_reason(done.stderr or done.stdout)}")
+        argv = [*DIES_WITH_US, *compose_command(), "-p", self.name, "--project-directory", str(self._folder), "-f", "-",
+                *words]  # fmt: skip
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(),
+                                                       start_new_session=True)  # fmt: skip
+        try:
+            async with asyncio.timeout(UP_SECONDS):
+                output, errors = await process.communicate(self._text.encode())
+        except TimeoutError:
+            raise BackendError(f"docker compose {words[0]} did not end within {UP_SECONDS:g} s") from None
+        finally:
+            if process.returncode is None:
+                await _end(process)
+        if process.returncode != 0:
+            reason = _reason((errors or output).decode("utf-8", "replace"))
+            raise BackendError(f"docker compose {' '.join(words)} failed: {reason}")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command of Compose with all that it has started: by SIGINT, then by SIGKILL."""
+    for how in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+                return
 
 
 def _of(files: Sequence[Path], env_file: Path | None) -> list[str]:
@@ -173,18 +237,20 @@ def _of(files: Sequence[Path], env_file: Path | None) -> list[str]:
     return [*chosen, *(word for file in files for word in ("-f", str(file)))]
 
 
-def _run(argv: Sequence[str], seconds: float, *, stdin: str = "", cwd: Path | None = None
-         ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COMPOSE_ANSI": "never", "COMPOSE_PROGRESS": "plain", "COMPOSE_MENU": "0"}
-    for name in ("COMPOSE_FILE", "COMPOSE_PROJECT_NAME"):
-        environment.pop(name, None)
+def _run(argv: Sequence[str], seconds: float, cwd: Path) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=seconds, check=False,
-                              env=environment, cwd=cwd)
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+                              check=False, env=_environment(), cwd=cwd)  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BackendError(f"docker compose {argv[-1]} did not end within {seconds:g} s") from None
     except OSError as error:
         raise BackendError(f"docker compose can't be run: {error}") from None
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of Compose: this process's, without the variables that name another project."""
+    environment = {**os.environ, "COMPOSE_ANSI": "never", "COMPOSE_PROGRESS": "plain", "COMPOSE_MENU": "0"}
+    return {name: value for name, value in environment.items() if name not in ("COMPOSE_FILE", "COMPOSE_PROJECT_NAME")}
 
 
 def _reason(text: str) -> str:

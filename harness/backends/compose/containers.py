@@ -10,7 +10,7 @@ import signal
 import socket
 import tarfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, ParamSpec, TypeVar
 
@@ -229,6 +229,17 @@ class Containers:
             raise BackendError(f"Docker refused: {reason_of(error)}") from None
         except DockerException as error:
             raise BackendError(f"Docker failed: {reason_of(error)}") from None
+
+
+async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
+    """Return the result of ``work``. If the caller is cancelled, wait for its end first: what a thread creates must be
+    there when it is removed."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=END_SECONDS)
+        raise
 
 
 def addresses_in(found: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -18,7 +18,7 @@ from docker.errors import DockerException
 from harness.backends import disk_machines
 from harness.backends.compose import settings
 from harness.backends.compose.adapt import disks_of, scale_of, without_disk
-from harness.backends.compose.containers import Containers
+from harness.backends.compose.containers import Containers, to_its_end
 from harness.backends.disk_control import mount_here
 from harness.backends.disk_machines import DiskBackend
 from harness.backends.disk_store import TAKE_NAME
@@ -130,7 +130,7 @@ class ComposeDisks(DiskBackend):
         It is written behind the mount: it is on the disk already, and counts as no write of the broker's.
         """
         for number, (_, path) in enumerate(self._mounts_of(machine)):
-            await self.containers.call(self._copy_from_image, machine, self._kept(machine, number), path)
+            await to_its_end(self.containers.call(self._copy_from_image, machine, self._kept(machine, number), path))
 
     def _kept(self, machine: str, number: int) -> Path:
         """Return the folder behind the mount that stores a volume's content."""
