@@ -39,6 +39,7 @@ from stormproof.contracts.client import (
     Progress,
     QueueConnection,
     Redelivering,
+    Redirected,
     RegisterConnection,
     Subscriber,
     WatchConnection,
@@ -107,7 +108,7 @@ __all__ = [
     "KnownBug", "LaunchedProgram", "LockConnection", "LogConnection", "LogEntry", "LogLine", "Machine", "MessageMark",
     "NoTarget", "NodeStatus", "NotDone", "NotFound", "Op", "Option", "Prefetching", "Progress", "ProtocolSystem",
     "QueueConnection", "RecordedRun",
-    "Redelivering", "RegisterConnection", "RoleChange", "ShellCluster", "ShellSystem", "StateTransfer",
+    "Redelivering", "Redirected", "RegisterConnection", "RoleChange", "ShellCluster", "ShellSystem", "StateTransfer",
     "StormproofError", "Subscriber", "System", "Test", "Topology", "Trial", "UsageError", "WatchConnection", "Workload",
     "blocking", "check", "load", "run",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from stormproof.contracts.client import (
     NotFound,
     QueueConnection,
     Redelivering,
+    Redirected,
     Starting,
     WatchConnection,
 )
@@ -81,7 +82,8 @@ class GenericQueueClient:
         """
         self._connection, address = await first_accepting(
             self._addresses, self._next_connection, self._local, float(self._options["open_timeout"]))
-        self._node, self._connected = self._names[address], asyncio.get_running_loop().time()
+        known = self._connection.served_by if isinstance(self._connection, Redirected) else None
+        self._node, self._connected = known or self._names[address], asyncio.get_running_loop().time()
 
     def _next_connection(self) -> QueueConnection | None:
         fresh, self._fresh = self._fresh, None

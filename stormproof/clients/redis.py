@@ -68,12 +68,15 @@ class RedisConnection:
         self._name = uuid.uuid4().hex
         self._wire: Any = None
         self._grouped: set[str] = set()
+        self.served_by: str | None = None
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect. With Sentinel, a sentinel names the server, which must report that it is the master ("Sentinel
         client spec", steps 1 to 3)."""
         if self._options["sentinel"]:
             host, port = await self._master(host, local)
+            self.served_by = next((each.node for each in self._setup.brokers if (each.host, each.port) == (host, port)),
+                                  None)  # fmt: skip
         self._wire = await _connected(host, port, local, self._setup.access)
         role = await self._ask("ROLE")
         if role[0] != b"master":

@@ -161,6 +161,14 @@ class Redelivering(Protocol):
 
 
 @runtime_checkable
+class Redirected(Protocol):
+    """A connection that may be to another node than the one that it was asked to connect to: to the master that a
+    sentinel names, for example. ``served_by`` is that node's name, which histories record; None: it is unknown."""
+
+    served_by: str | None
+
+
+@runtime_checkable
 class DeadLettering(Protocol):
     """A connection to a system that is configured to drop messages from a queue after a number of deliveries, and keeps
     them in a dead-letter queue.

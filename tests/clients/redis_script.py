@@ -13,6 +13,8 @@ class RedisScript:
         self._buffer = b""
         self._sent = 0
         self._queued: list[str] | None = None
+        self.master_port = 1
+        """What it answers as a sentinel."""
         self.done: list[str] = []
         """The commands that were carried out, by their name."""
         self.confirmed_at = 0
@@ -61,7 +63,7 @@ class RedisScript:
             "ROLE": packed([self._role.encode(), 0, []]), "XADD": packed(b"0-7"), "WAIT": packed(self._seen),
             "XAUTOCLAIM": packed([b"0-0", [], []]), "XREADGROUP": packed(entry and [[b"q0", entry]]),
             "EVAL": packed(1), "AUTH": b"+OK\r\n",
-            "SENTINEL": packed([b"127.0.0.1", b"1"]),
+            "SENTINEL": packed([b"127.0.0.1", b"%d" % self.master_port]),
         }.get(name, b"+OK\r\n")  # fmt: skip
 
 

@@ -142,6 +142,17 @@ async def test_leaders_are_masters_that_sentinels_name() -> None:
         assert await REDIS.leaders(setup_of(master.port, master.port)) == {}  # both say so
 
 
+async def test_a_connection_knows_the_node_to_which_a_sentinel_sends_it() -> None:
+    async with serving(sentinel := RedisScript(), Cut()) as asked, serving(RedisScript(), Cut()) as master:
+        setup = setup_of(asked.port, master.port, sentinel="any", sentinels=f"n1:{asked.port}")
+        for sentinel.master_port, node in ((master.port, "n2"), (asked.port, "n1")):
+            client = RedisConnection(setup)
+            assert client.served_by is None
+            await client.connect("127.0.0.1", asked.port, "")
+            assert client.served_by == node
+            await client.close()
+
+
 @asynccontextmanager
 async def redis_server(folder: Path, *words: str) -> AsyncIterator[int]:
     if not shutil.which("redis-server"):

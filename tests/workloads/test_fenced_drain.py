@@ -229,6 +229,15 @@ def test_a_connection_may_ask_for_more_time() -> None:
     assert (done.type, done.error) == (FAIL, "empty") and broker.is_empty()
 
 
+@pytest.mark.parametrize(("told", "node"), [("n7", "n7"), (None, "n1")])
+def test_a_history_has_the_node_to_which_a_connection_was_sent(told: str | None, node: str) -> None:
+    class Sent(Connection):
+        served_by = told
+
+    client = GenericQueueClient(cluster_on(broker := Broker(1), options_of(QueueWorkload)), Sent(broker), "c1", 0)
+    assert in_simulation(lambda: client.invoke(Op(INVOKE, "enqueue", (0, 0), key=0, process=0))).node == node
+
+
 class Refusing(Connection):
     """Every fifth message of the workload goes to the dead-letter queue, though it was never delivered."""
 
