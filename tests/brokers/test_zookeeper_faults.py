@@ -1,8 +1,10 @@
-"""The queue of docs/examples/zookeeper.py, with its twin."""
+"""The queue and the registers of docs/examples/zookeeper.py: what loses, duplicates or is stale, each with its twin."""
 
 from __future__ import annotations
 
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from system_runs import Ran, run_of
 from test_zookeeper_example import FILE, MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=", ".join(MISSING))
+UNSYNCED = Path(__file__).with_name("unsynced_zookeeper.py")
 
 
 def queue(folder: Path, schedule: str, seconds: int, **settings: object) -> Ran:
@@ -33,4 +36,32 @@ def test_a_put_that_the_library_repeats(tmp_path: Path) -> None:
     good = queue(tmp_path / "none", "pause:one:2-7:1", 10, **arm)
     assert bad.status == 1 and set(bad.verdict["anomalies"]) == {"duplicated"}, bad.err + bad.out
     assert "library sent it again, and the broker stored both" in why(bad)
+    assert good.status == 0, good.err + good.out
+
+
+def test_a_power_cut_without_a_forced_sync(tmp_path: Path) -> None:
+    """Eight producers and one consumer keep messages waiting when the power is cut."""
+    arm = {"producers": 8, "consumers": 1}
+    with ThreadPoolExecutor() as pool:
+        bad, good = pool.map(lambda forced: queue(tmp_path / forced, "power:one:4-5:1", 8, force_sync=forced, **arm),
+                             ("no", "yes"))  # fmt: skip
+    assert bad.status == 1 and "lost" in bad.verdict["anomalies"], bad.err + bad.out
+    assert "The loss of power took them: they had been confirmed, but not synced to disk." in why(bad)
+    assert good.status == 0, good.err + good.out
+
+
+def test_reads_of_a_follower_that_is_cut_off(tmp_path: Path) -> None:
+    """A follower serves its clients for two more seconds, and is a little behind before that, too; a read that waits
+    for the leader (sync) then fails. The clients of n1 get that far unless they write first: most operations read."""
+
+    def arm(file: str) -> Ran:
+        return run_of(file, tmp_path / file.rpartition(":")[2], "local", "--nodes", "3", "--workload", "register",
+                      "--nemesis", "partition", "--time-limit", "10", schedule="partition:one:4-9:1",
+                      connect="home", keys=1, threads=12, read_share=85,
+                      swaps=0)  # fmt: skip
+
+    with ThreadPoolExecutor() as pool:
+        bad, good = pool.map(arm, (f"{UNSYNCED}:Unsynced", f"{FILE}:ZooKeeper"))
+    assert bad.status == 1 and set(bad.verdict["anomalies"]) == {"register"}, bad.err + bad.out
+    assert re.search(r"read \d+ through n\d at [0-9.]+ s, [0-9.]+ s after n\d had confirmed", why(bad))
     assert good.status == 0, good.err + good.out
