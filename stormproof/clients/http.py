@@ -22,16 +22,20 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, overload
 from urllib.parse import quote
 
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.option import Option
-from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
+from stormproof.contracts.protocol_client import Broker, BrokerSetup, ProtocolClient
 from stormproof.errors import UsageError
 
 CONNECT_SECONDS = 2.0
+TIME_SECONDS, ASK_SECONDS, EXACT_SECONDS = 2.5, 0.02, 0.08
+"""How long a server's time is read, the pause between two requests, and the longest time within which a second must
+have begun: a clock fault is proven within half of its smallest jump, 0.2 s, and two readings are compared."""
 OPERATIONS = ("connect", "create", "delete", "send", "take", "ack", "give_back", "depth", "append", "entries", "get",
               "write", "cas", "cas_new")  # fmt: skip
 """``entries`` reads a log, ``get`` a register; ``cas_new`` sets a register that has no value."""
@@ -311,6 +315,33 @@ class Http(ProtocolClient):
         """Send ``create``, if there is one, for each object."""
         demands = setup.demands
         await self._for_each("create", setup, (*demands.queues, *demands.logs, *demands.registers))
+
+    async def time_of(self, setup: BrokerSetup, broker: Broker) -> float | None:
+        """Return the time of day in the server's answers to ``HEAD /``: their header ``Date``, "the date and time at
+        which the message was originated" (RFC 9110, 6.6.1). None without it, or if it can't be read exactly.
+
+        The header counts whole seconds, so requests are repeated until another second begins. The result is the time in
+        the middle of this call.
+        """
+        import httpx
+
+        access, clock, known = setup.access, asyncio.get_running_loop().time, None
+        base = f"{'https' if access.tls else 'http'}://{broker.host}:{broker.port}"
+        began = before = clock()
+        async with httpx.AsyncClient(base_url=base, verify=access.tls.context() if access.tls else False,
+                                     trust_env=False, timeout=CONNECT_SECONDS) as client:  # fmt: skip
+            while clock() - began < TIME_SECONDS:
+                asked = clock()
+                date = (await client.head("/")).headers.get("date")
+                if not date:
+                    return None
+                found = parsedate_to_datetime(date).timestamp()
+                if known is not None and found != known and clock() - before <= EXACT_SECONDS:
+                    # The second began in the middle between the last two requests, give or take half of their distance.
+                    return found + (began - before) / 2
+                known, before = found, asked
+                await asyncio.sleep(ASK_SECONDS)
+        return None
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Send ``delete`` for each object; without it, all are left."""

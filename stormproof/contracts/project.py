@@ -35,6 +35,10 @@ class RunsProject(Protocol):
         empty: it has none."""
         ...
 
+    async def exit_status(self, machine: str) -> int | None:
+        """Return the status with which a machine's program has ended; None while it runs."""
+        ...
+
     def enter_place(self, address: str) -> None:
         """Move the calling thread for good into the network of the client place with an address; an empty address
         stands for the harness's own place, which no fault reaches."""

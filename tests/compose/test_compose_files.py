@@ -189,6 +189,23 @@ def test_a_file_that_compose_refuses(text: str, said: str, file: Callable[..., P
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("output", "reason"), [
+    ('Creating network "p_d" with the default driver\nPulling a (no-such:7)...\nGet "https://r/v2/": no such host',
+     'Pulling a (no-such:7)...; Get "https://r/v2/": no such host'),
+    ("Starting p_a_1 ... \r\nStarting p_a_1 ... error\nERROR: for p_a_1  Cannot start service a: no /x\n"
+     "ERROR: for a  Cannot start service a: no /x\nEncountered errors while bringing up the project.",
+     "Cannot start service a: no /x"),
+    ("Building a\nDEPRECATED: The legacy builder\nInstall the buildx\n\nThe command 'x' returned a non-zero code: 7\n"
+     "ERROR: Service 'a' failed to build : Build failed",
+     "The command 'x' returned a non-zero code: 7; Service 'a' failed to build : Build failed"),
+    (" Network p_default  Creating\n Network p_default  Created\nError response from daemon: no such image",
+     "Error response from daemon: no such image"),
+    ("WARNING: The A variable is not set.", "no reason was given"),
+])
+def test_why_compose_failed(output: str, reason: str) -> None:
+    assert command._reason(output) == reason
+
+
 def declared(write: Callable[..., Path], text: str) -> Any:
     return declared_in([write("x-stormproof:\n" + textwrap.indent(textwrap.dedent(text), "  "))])
 

@@ -19,7 +19,7 @@ DECLARED = f"{FILE}\nx-stormproof: {{client: redis, replicas: [a]}}"
 
 @pytest.mark.parametrize(("content", "words", "said"), [
     (None, "", "no such file"),
-    ("services: {a: [", "--client redis --replicas a", "while parsing"),
+    ("services: {a: [", "--client redis --replicas a", ", line 1: "),
     ("services: {a: {image: x, wrong: 1}}", "--client redis --replicas a", "wrong"),
     (FILE, "--replicas a", "say which protocol clients speak: --client NAME"),
     (FILE, "--client redis", "say which services are the broker's replicas: --replicas NAME,NAME (services: a, b)"),

@@ -243,6 +243,10 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
             return "down" if state.get("Health") else ""
         return str((state.get("Health") or {}).get("Status") or "")
 
+    async def exit_status(self, machine: str) -> int | None:
+        """Return the status with which a container has ended; None while it runs."""
+        return await self.containers.exit_status(machine)
+
     def access(self) -> tuple[int, Access]:
         """Return the replicas' port, and the access that the file declares."""
         return self._port or self.composition.declared.port, self.composition.declared.access

@@ -36,6 +36,15 @@ _OLDEST = (1, 28)
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+)(?:(?P<how>:?-)(?P<default>[^}]*))?\}|(?P<bare>\w+))")
 _NAMED = re.compile(r"\$(?:\$|\{(?P<name>\w+)|(?P<bare>\w+))")
 
+_PREFIX = re.compile(r"ERROR: (for \S+ )?")
+_NO_REASON = re.compile(
+    r"WARNING|time=\S+ level=warning|DEPRECATED: |Install the buildx|Encountered errors while|Building \w+$|"
+    r"(Creating|Starting|Recreating|Building) .*(\.\.\.|driver)|[^ ]*_\d+ \.\.\.|"
+    r"(Network|Volume|Container) \S+ (Creating|Created|Start)"
+)
+"""Lines of Compose's that are warnings or progress."""
+MAX_REASON = 600
+
 
 class _Loader(yaml.SafeLoader):
     """Reads a file with tags of Compose's (``!reset``, ``!override``), whose values are not needed."""
@@ -160,7 +169,12 @@ def _variables(value: Any, found: set[str]) -> list[str]:
 def _read(file: Path, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"--compose {file}{line}: {error.problem or error.context}") from None
+    except OSError as error:
+        raise UsageError(f"--compose {file}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"--compose {file}: {' '.join(str(error).split())}") from None
 
 
@@ -254,7 +268,7 @@ def _environment() -> dict[str, str]:
 
 
 def _reason(text: str) -> str:
-    """Return the part of Compose's output that says why it failed; its warnings come first."""
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    lines = [line for line in lines if line and not re.match(r"(WARNING|time=\S+ level=warning)", line)]
-    return " ".join(lines)[-600:] or "no reason was given"
+    """Return the part of Compose's output that says why it failed: without warnings and progress, each line once."""
+    lines = [_PREFIX.sub("", " ".join(line.split())) for line in text.splitlines()]
+    lines = list(dict.fromkeys(line for line in lines if line and not _NO_REASON.match(line)))
+    return "; ".join(lines)[:MAX_REASON] or "no reason was given"

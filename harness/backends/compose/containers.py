@@ -88,6 +88,11 @@ class Containers:
             return ProcessState(DONE if ended_well and machine in self._may_end else DEAD)
         return ProcessState(PAUSED if state["Paused"] else RUNNING, int(state["Pid"]), str(state["StartedAt"]))
 
+    async def exit_status(self, machine: str) -> int | None:
+        """Return the status with which a container has ended; None while it runs, or before its start."""
+        state = (await self.inspect(machine))["State"]
+        return int(state["ExitCode"]) if state["Status"] == "exited" else None
+
     async def kill(self, machine: str) -> None:
         """End a container as a crash does: its first process gets SIGKILL, and all others end with its namespace.
 

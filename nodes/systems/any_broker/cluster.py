@@ -24,6 +24,8 @@ CONNECT_SECONDS = 3.0
 """The time limit for a replica to let a client of the harness in."""
 HOOK_SECONDS = 30.0
 """The time limit for a command of the user's."""
+LAST_LINES, LINE_LENGTH = 3, 200
+"""The lines of a container's log, and their characters, that an error shows: a program's last error fits in."""
 HEALTHY = "healthy"
 LEADER = "leader"
 """The role of the replica that the protocol, or the user's command, calls the leader."""
@@ -195,7 +197,11 @@ class AnyBrokerCluster(Cluster):
         process = await self.backend.process(status.node, "")
         said = (await self._project.log(status.node)).decode("utf-8", "replace").strip().splitlines()
         state = "" if process.state == RUNNING else f"; its container is {process.state}"
-        words = f"; its last words: {said[-1].partition(' ')[2][:300]}" if said else ""
+        if (ended := await self._project.exit_status(status.node)) is not None:
+            job = " (a job is no replica: leave it out of --replicas)" if ended == 0 else ""
+            state = f"; its container has ended with status {ended}{job}"
+        last = " | ".join(line.partition(" ")[2].strip()[:LINE_LENGTH] for line in said[-LAST_LINES:])
+        words = f"; its last words: {last}" if last else ""
         return f"{status.node} does not serve ({(status.detail or {}).get('error')}{state}{words})"
 
     async def _get_in(self, broker: Broker) -> None:
