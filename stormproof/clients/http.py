@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,9 +34,9 @@ from stormproof.contracts.protocol_client import Broker, BrokerSetup, ProtocolCl
 from stormproof.errors import UsageError
 
 CONNECT_SECONDS = 2.0
-TIME_SECONDS, ASK_SECONDS, EXACT_SECONDS = 2.5, 0.02, 0.08
-"""How long a server's time is read, the pause between two requests, and the longest time within which a second must
-have begun: a clock fault is proven within half of its smallest jump, 0.2 s, and two readings are compared."""
+TIME_SECONDS, ASK_SECONDS, EXACT_SECONDS = 7.0, 0.02, 0.08
+"""How long a server's time is read at most, the pause between two requests, and the exactness of the result: a clock
+fault is proven within half of its smallest jump, 0.2 s, and two readings are compared."""
 OPERATIONS = ("connect", "create", "delete", "send", "take", "ack", "give_back", "depth", "append", "entries", "get",
               "write", "cas", "cas_new")  # fmt: skip
 """``entries`` reads a log, ``get`` a register; ``cas_new`` sets a register that has no value."""
@@ -320,14 +321,14 @@ class Http(ProtocolClient):
         """Return the time of day in the server's answers to ``HEAD /``: their header ``Date``, "the date and time at
         which the message was originated" (RFC 9110, 6.6.1). None without it, or if it can't be read exactly.
 
-        The header counts whole seconds, so requests are repeated until another second begins. The result is the time in
-        the middle of this call.
+        The header counts whole seconds, so requests are repeated until another second has begun. The result is the time
+        in the middle of this call.
         """
         import httpx
 
-        access, clock, known = setup.access, asyncio.get_running_loop().time, None
+        access, clock = setup.access, asyncio.get_running_loop().time
         base = f"{'https' if access.tls else 'http'}://{broker.host}:{broker.port}"
-        began = before = clock()
+        began, least, most = clock(), -math.inf, math.inf  # bounds of the difference of both clocks
         async with httpx.AsyncClient(base_url=base, verify=access.tls.context() if access.tls else False,
                                      trust_env=False, timeout=CONNECT_SECONDS) as client:  # fmt: skip
             while clock() - began < TIME_SECONDS:
@@ -335,11 +336,12 @@ class Http(ProtocolClient):
                 date = (await client.head("/")).headers.get("date")
                 if not date:
                     return None
-                found = parsedate_to_datetime(date).timestamp()
-                if known is not None and found != known and clock() - before <= EXACT_SECONDS:
-                    # The second began in the middle between the last two requests, give or take half of their distance.
-                    return found + (began - before) / 2
-                known, before = found, asked
+                second, now = parsedate_to_datetime(date).timestamp(), clock()
+                least, most = max(least, second - now), min(most, second + 1 - asked)
+                if least > most:  # the clock has jumped meanwhile
+                    least, most = -math.inf, math.inf
+                if most - least <= EXACT_SECONDS:
+                    return (least + most) / 2 + (began + clock()) / 2
                 await asyncio.sleep(ASK_SECONDS)
         return None
 

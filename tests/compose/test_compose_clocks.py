@@ -29,8 +29,10 @@ SERVER = """
 import sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     def do_HEAD(self):
         self.send_response(404)
+        self.send_header("Content-Length", "0")
         self.end_headers()
     def log_message(self, *_):
         pass

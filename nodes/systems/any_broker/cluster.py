@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 3.0
 """The time limit for a replica to let a client of the harness in."""
+TIME_SECONDS = 10.0
+"""The time limit for a broker to tell its time: HTTP's tells whole seconds, and is asked until a second begins."""
 HOOK_SECONDS = 30.0
 """The time limit for a command of the user's."""
 LAST_LINES, LINE_LENGTH = 3, 200
@@ -135,7 +137,7 @@ class AnyBrokerCluster(Cluster):
         """Return the time that the broker tells; None while it does not answer."""
         setup, broker = self._setup(), self._broker(node)
         try:
-            return await left_after(CONNECT_SECONDS, self._ask(lambda: self.protocol.time_of(setup, broker)))
+            return await left_after(TIME_SECONDS, self._ask(lambda: self.protocol.time_of(setup, broker)))
         except Exception:  # as for a status
             return None
 
