@@ -44,8 +44,13 @@ def test_tls_a_password_and_a_power_cut(tmp_path: Path) -> None:
     write_certificates(file.parent / "tls", "redis")
     (file.parent / "password").write_text(f"{PASSWORD}\n")
     (file.parent / ".env").write_text(f"UNUSED={PASSWORD}-in-env-file\n")
-    secrets = f"    environment: {{SECRET: {PASSWORD}, OTHER: $UNUSED}}\n    volumes: ["  # wherever teams have them
-    file.write_text(file.read_text().replace("    volumes: [", secrets))
+    (file.parent / "more.env").write_text(f"MORE={PASSWORD}\n")
+    secrets = (f"    environment: {{SECRET: {PASSWORD}, OTHER: $UNUSED, URL: 'redis://me:{PASSWORD}@redis/'}}\n"
+               "    env_file: [more.env]\n    volumes: [")  # wherever teams have them
+    text = file.read_text().replace("    volumes: [", secrets)
+    assert text.count("$$(cat /password)") == 1
+    file.write_text(text.replace("$$(cat /password)", PASSWORD))
+    key = (file.parent / "tls" / "broker.key").read_text().splitlines()[1]
 
     def of(sync: str) -> Ran:
         return run(file, tmp_path / sync, *QUICK, "--nemesis", "power", "--time-limit", "8", "--rate", "100", "--set",
@@ -57,8 +62,10 @@ def test_tls_a_password_and_a_power_cut(tmp_path: Path) -> None:
     assert lost.verdict()["anomalies"]["lost"] > 0
     assert kept.verdict()["verdict"] == "valid"
     for ran in (lost, kept):
-        told = [path for path in ran.run.parent.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
-        assert not told and PASSWORD not in ran.said
+        for secret in (PASSWORD, key):
+            told = [path for path in ran.run.parent.rglob("*")
+                    if path.is_file() and secret.encode() in path.read_bytes()]  # fmt: skip
+            assert not told and secret not in ran.said
         assert (ran.run / "compose-override.yml").exists() and (ran.run / "report.html").exists()
 
 

@@ -1,4 +1,4 @@
-"""Fixed addresses of a project's services: nobody else gets them, neither client places nor services that start first.
+"""Keep the fixed addresses of a project's services free for them: client places and other services get other ones.
 
 Docker's engine hands out the lowest free address of a network's range, and keeps no address for a container that is
 down. The range is therefore narrowed to a block without fixed addresses (``ip_range``).
@@ -23,7 +23,7 @@ def fixed_addresses(services: Mapping[str, Mapping[str, Any]], network: str) -> 
     """Return the addresses that services have fixed on a network, each with its service.
 
     Raises:
-        UsageError: one is no address.
+        UsageError: one is not an address.
     """
     found: dict[Address, str] = {}
     for name, service in services.items():

@@ -164,7 +164,8 @@ class Containers:
                     argv = command
                     done = await self.call(run)
         except TimeoutError:
-            raise BackendError(f"{machine}: {command!r} did not end within {seconds:g} s") from None
+            program = command.split()[0] if command.split() else "a command"  # its words may hold a password
+            raise BackendError(f"{machine}: {program} did not end within {seconds:g} s") from None
         return done
 
     async def log(self, machine: str) -> bytes:
@@ -237,8 +238,8 @@ class Containers:
 
 
 async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
-    """Return the result of ``work``. If the caller is cancelled, wait for its end first: what a thread creates must be
-    there when it is removed."""
+    """Return the result of ``work``. If the caller is cancelled, wait for its end first, because a thread continues to
+    create objects after their removal otherwise."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
