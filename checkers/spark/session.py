@@ -125,6 +125,7 @@ def start_spark(master: str = LOCAL_MASTER, *, record_archive: Path | None = Non
         java = find_java()
         demand_master(master)
         logging.getLogger().addFilter(_is_of_others)
+        logging.getLogger("py4j.clientserver").addFilter(_is_of_others)  # Ctrl-C in a call
         if master.startswith("local"):
             _start_fork_server()
         conf = SparkConf(loadDefaults=False).setAll(list(_settings(master, java, record_archive).items()))
