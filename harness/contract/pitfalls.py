@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import posixpath
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from harness.backends.catalog import BACKENDS
@@ -111,6 +112,7 @@ async def _tokens(bench: Bench) -> str:
         tokens.append(await holder.call(holder.connection.acquire(name, _LOCK_SECONDS), 3 * CALL_SECONDS))
         if number % 2:
             await holder.call(holder.connection.release(name))
+            tokens.append(await holder.call(holder.connection.acquire(name, _LOCK_SECONDS), 3 * CALL_SECONDS))
         await holder.close()
     if None in tokens:
         raise NotClaimed("acquire returns no tokens")
@@ -166,6 +168,8 @@ async def _token_after_kill(bench: Bench) -> str:
 async def _heartbeat(bench: Bench) -> str:
     connection = bench.make_connection()
     beats = float(getattr(connection, "heartbeat", None) or 0.0)
+    if not hasattr(connection, "heartbeat") and hasattr(connection, "stand_still"):
+        raise Broken("its connections have stand_still and no heartbeat: the harness never calls it")
     if not beats:
         raise NotClaimed("its connections declare no heartbeat")
     if not isinstance(connection, Beating):
@@ -242,14 +246,20 @@ async def _data(bench: Bench) -> str:
     kind = kind_of(bench)
     await kind.prepare(bench)
     client = await bench.client()
-    for _ in range(3):
-        await client.call(kind.put(client, bench.body()))
+    bodies = [bench.body() for _ in range(3)]
+    for body in bodies:
+        await client.call(kind.put(client, body))
     used, elsewhere = [], dict[str, tuple[str, ...]]()
     for node in bench.nodes:
-        folder = shlex.quote(bench.backend.data_dir(node))
-        done = await bench.backend.exec(node, f"find {folder} -type f -print -quit")
+        folder = bench.backend.data_dir(node)
+        done = await bench.backend.exec(node, f"find {shlex.quote(folder)} -type f -print -quit")
         used += [node] if done.output.strip() else []
         elsewhere[node] = await _written(bench, node)
+        if not await _holds(bench, node, folder, bodies):
+            for other in elsewhere[node]:
+                if await _holds(bench, node, posixpath.join(bench.backend.node_dir(node), other), bodies):
+                    raise Broken(f"{node} stored messages in {other}, and none in machine.data, which disk faults and "
+                                 "power cuts hit")  # fmt: skip
     if used:
         return f"{', '.join(used)} wrote to machine.data"
     if any(elsewhere.values()):
@@ -257,6 +267,15 @@ async def _data(bench: Bench) -> str:
         raise Broken(f"{node} wrote nothing to machine.data, which disk faults and power cuts hit; it wrote to: "
                      f"{', '.join(folders)}")  # fmt: skip
     raise NotClaimed("no node has written a file: declare it by stores_nothing or stores_elsewhere")
+
+
+async def _holds(bench: Bench, node: str, folder: str, bodies: Sequence[bytes]) -> bool:
+    """Return whether a file in a folder, or below it, has the bytes of a body; logs may quote them."""
+    assert isinstance(bench.backend, Shells)
+    patterns = " ".join(f"-e {shlex.quote(body.decode())}" for body in bodies)
+    search = f"timeout 20 grep -rlsF --exclude='*.log' {patterns} -- {shlex.quote(folder)} | head -n 1"
+    done = await bench.backend.exec(node, search)
+    return bool(done.output.strip())
 
 
 async def _written(bench: Bench, node: str) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ JOINS_SECONDS = 2.0
 class Server:
     def __init__(self, folder, leads, ways):
         self.file = Path(folder) / "state"
+        self.journal = Path("journal")  # in the machine's folder
+        self.sessions = {}
         self.leads, self.ways = leads, ways
         self.since = time.monotonic()
         self.queues, self.locks = {}, {}
@@ -28,8 +30,15 @@ class Server:
             self.file.write_text(str(self.next))
         return self.next
 
+    def token(self, held):
+        """The token of a connection, which ``held`` stands for."""
+        number = self.number()
+        if "session" in self.ways:
+            return self.sessions.setdefault(id(held), number)
+        return 1000 - number if "backwards" in self.ways else number
+
     def role(self):
-        if time.monotonic() - self.since < JOINS_SECONDS:
+        if time.monotonic() - self.since < JOINS_SECONDS * (5 if "late" in self.ways and not self.leads else 1):
             return "starting"
         return "leader" if self.leads else "follower"
 
@@ -72,6 +81,8 @@ class Server:
                 return self.role()
             case ["PUT", queue, body]:
                 self.queues.setdefault(queue, []).append((self.number(), body))
+                if "beside" in self.ways:
+                    self.journal.write_text(f"{body}\n")
                 return "OK"
             case ["TAKE", queue]:
                 waiting = self.queues.get(queue) or []
@@ -87,7 +98,7 @@ class Server:
             case ["LOCK", name]:
                 if name in self.locks:
                     return "HELD"
-                self.locks[name] = token = self.number()
+                self.locks[name] = token = self.token(held)
                 held.append(("lock", name, token))
                 return f"OK {token}"
             case ["FREE", name]:

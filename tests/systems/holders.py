@@ -65,10 +65,9 @@ class Holders(stormproof.ShellSystem):
         return Connection(cluster.machine("n1").address)
 
 
-class Connection:
-    """One client's connection."""
+class Unnamed:
+    """One client's connection, whose heartbeat nobody knows."""
 
-    heartbeat = BEAT_SECONDS
     session = programs.SILENCE_SECONDS
     writer: asyncio.StreamWriter | None = None
     beating: asyncio.Task[None] | None = None
@@ -85,7 +84,7 @@ class Connection:
         while self.writer is not None:
             if not self.still:
                 self.writer.write(b"BEAT\n")
-            await asyncio.sleep(self.heartbeat)
+            await asyncio.sleep(BEAT_SECONDS)
 
     async def stand_still(self, seconds: float) -> None:
         self.still = True
@@ -137,6 +136,12 @@ class Connection:
         return answer
 
 
+class Connection(Unnamed):
+    """One client's connection."""
+
+    heartbeat = BEAT_SECONDS
+
+
 class Repeating(Holders):
     """All holders have one token."""
 
@@ -177,6 +182,75 @@ class Contradicting(Holders):
 
 class Early(Holders):
     """It is healthy while its replicas still join."""
+
+    def healthy(self, statuses: Any) -> bool:
+        return all(status.reachable for status in statuses)
+
+
+class Sessions(Holders):
+    """A token is the number of a connection, which may hold the lock again."""
+
+    ways = "session"
+
+
+class Backwards(Holders):
+    """Each token is below those before."""
+
+    ways = "backwards"
+
+
+class Drawing(Holders):
+    """Its option has the name of one of a nemesis."""
+
+    options = (stormproof.Option("power_kind", "hard", "what it does"),)
+
+
+class Beside(Holders):
+    """Its counter is where faults hit, and its messages are not."""
+
+    ways = "beside"
+
+
+class Stale(Holders):
+    """`leaders` knows the first queue's leader alone."""
+
+    async def leaders(self, cluster: stormproof.ShellCluster) -> Mapping[str, str]:
+        first, *others = cluster.demands.queues
+        return {first: "n1", **dict.fromkeys(others, "n2")}
+
+
+class Restless(Holders):
+    """Its clients' heartbeats go on while they stall."""
+
+    def connection(self, cluster: stormproof.ShellCluster) -> Connection:
+        return Ticking(cluster.machine("n1").address)
+
+
+class Ticking(Connection):
+    async def stand_still(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Misspelt(Holders):
+    """Its connections have a stall, and their heartbeat another name: the harness never stalls them."""
+
+    def connection(self, cluster: stormproof.ShellCluster) -> Any:
+        return Unnamed(cluster.machine("n1").address)
+
+
+class Late(Holders):
+    """One replica joins later, and it is healthy with the other."""
+
+    ways = "late"
+
+    def healthy(self, statuses: Any) -> bool:
+        return any(status.serving for status in statuses)
+
+
+class Roleless(Holders):
+    """It declares no roles, and is healthy while its replicas start."""
+
+    leading_roles, joined_roles = (), ()
 
     def healthy(self, statuses: Any) -> bool:
         return all(status.reachable for status in statuses)

@@ -24,6 +24,15 @@ pytestmark = [
     ("Outside", {"data"}, "wrote nothing to machine.data"),
     ("Contradicting", {"leader-serves"}, "status() that n2 does not serve"),
     ("Early", {"joined"}, "healthy() was true while"),
+    ("Sessions", {"tokens"}, "each must be above those before"),
+    ("Backwards", {"lock", "tokens", "tokens-kept"}, "each must be above those before"),
+    ("Drawing", {"options"}, "the option power_kind is declared"),
+    ("Beside", {"data"}, "and none in machine.data"),
+    ("Stale", {"leader-serves"}, "status() that n2 does not serve"),
+    ("Restless", {"heartbeat"}, "does not miss its heartbeats"),
+    ("Misspelt", {"heartbeat"}, "the harness never calls it"),
+    ("Late", {"joined"}, "healthy() was true while n2 was 'starting'"),
+    ("Roleless", {"joined"}, "s later it was"),
 ])  # fmt: skip
 def test_each_pitfall_is_found_where_it_is(adapter: str, items: set[str], told: str) -> None:
     outcomes = check(f"{HERE / 'holders.py'}:{adapter}")
