@@ -165,13 +165,12 @@ def _one_line(text: str, limit: int = 300) -> str:
 
 
 def main(packages: Sequence[str]) -> int:
-    """``python -m harness.backends.image [PACKAGE...]``: build the image ahead of its first use."""
+    """``python -m harness.backends.image [PACKAGE...]``: build the image ahead of its first use, and print its tag."""
     try:
         client = docker.from_env(timeout=BUILD_LIMIT_S)
-        if has_image(client, packages):
-            return 0
-        print(f"building the image of nodes {image_tag(packages)} (minutes, once)", file=sys.stderr)
-        ensure_image(client, packages)
+        if not has_image(client, packages):
+            print(f"building the image of nodes {image_tag(packages)} (minutes, once)", file=sys.stderr)
+        print(ensure_image(client, packages)[0])
     except (DockerException, BackendError) as error:
         print(_one_line(str(error)), file=sys.stderr)
         return 1

@@ -21,6 +21,12 @@ ARROW = ">"
 SEEN_WITHIN_S = 1.5
 """The harness queries leaders once a second: a leader may have led this long before a node first named it."""
 
+_ASKED_FOR_MEMORY = {
+    ("persistent", False): "Clients sent {them} as not persistent (persistent=false)",
+    ("storage", "memory"): "Clients created streams in memory (storage=memory)",
+}
+"""Settings of protocol clients (``stormproof.clients``) by which a broker need not store what it confirms."""
+
 
 class Led(NamedTuple):
     """``node`` led from ``since`` (seconds of the run) on; ``by`` is the source, as a clause."""
@@ -108,6 +114,11 @@ def keeps_in_memory(node: str, facts: Facts) -> str:
         if why:
             return str(why)
     return ""
+
+
+def asked_for_memory(facts: Facts) -> str:
+    """Return the setting by which clients let brokers keep messages in memory, as a clause about {them}, or ''."""
+    return next((text for (name, value), text in _ASKED_FOR_MEMORY.items() if facts.options.get(name) == value), "")
 
 
 def led_among(nodes: frozenset[str], key: int | None, since: float, until: float, facts: Facts) -> Led | None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from reports.inference.circumstances import (
     Led,
+    asked_for_memory,
     cuts_of,
     discarded,
     disk_faults,
@@ -166,13 +167,15 @@ def _cut_off(
 ) -> Iterator[LossExplanation]:
     begin, end = struck(fault), over(fault)
     rival = led_among(others, key, begin + CLOCKS_S, end + _AFTER_S, facts)
-    stepped = stopped_leading(node, end, facts)
-    until = end if stepped is None or stepped > end + _AFTER_S else stepped
-    inside = mine & (sends.end >= begin) & (sends.end <= until)
-    pool = inside & (sends.got > until)
     few = len(facts.names) - len(others) <= len(facts.names) // 2
     if rival is not None and _led_before(rival, begin, facts):
         rival = None  # it led all along, so that the cut did not make it leader
+    stepped = stopped_leading(node, end, facts)
+    if stepped is None and rival is not None:
+        stepped = _noticed(mine, lost, end, sends, facts)
+    until = end if stepped is None or stepped > end + _AFTER_S else stepped
+    inside = mine & (sends.end >= begin) & (sends.end <= until)
+    pool = inside & (sends.got > until)
     if not _share(lost & pool, pool) or (rival is None and not few):
         return
 
@@ -187,6 +190,14 @@ def _cut_off(
                       f"for the state of {whom}, which never got {_them(assigned)}.")  # fmt: skip
 
     yield LossExplanation("cut-off", BEST if rival is not None else WEAK, lost & inside, end, tell)
+
+
+def _noticed(mine: Bools, lost: Bools, healed: float, sends: ConfirmedSends, facts: Facts) -> float | None:
+    """Return the time of the last of a node's confirmations after a heal, up to the first one that survived or to the
+    next fault: the node had not yet noticed the new leader. None if there is none."""
+    until = min([*sends.end[mine & ~lost & (sends.end > healed)],
+                 *(struck(each) for each in facts.faults if struck(each) > healed)], default=float("inf"))  # fmt: skip
+    return max(sends.end[mine & lost & (sends.end > healed) & (sends.end < until)], default=None)
 
 
 def _stood_still(
@@ -291,6 +302,7 @@ def _end_conclusion(
     nodes: tuple[str, ...], down: list[FaultWindow], assigned: Bools, rival: Led | None, every: bool, facts: Facts
 ) -> str:
     them, who = _them(assigned), nodes[0] if len(nodes) == 1 else "the nodes"
+    asked = asked_for_memory(facts)
     lost_bytes = [discarded(name, fault)[0] for fault in down for name in fault.targets if is_power(fault)]
     memory = next((why for node in nodes if (why := keeps_in_memory(node, facts))), "")
     if not every:
@@ -300,6 +312,8 @@ def _end_conclusion(
     if damaged := disk_faults(nodes, max(over(fault) for fault in down), facts):
         names = listed([fault_name(fault) for fault in damaged])
         return f"The end of {who} or the fault of a disk ({names}) took {them}; the records do not tell which."
+    if asked:
+        return f"{asked.format(them=them)}: {who} may keep {them} in memory only, and the end took {them}."
     if any(count is None or count > 0 for count in lost_bytes):
         they = "it" if them == "it" else "they"
         return f"The loss of power took {them}: {they} had been confirmed, but not synced to disk."

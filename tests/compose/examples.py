@@ -65,13 +65,25 @@ def run(file: Path, store: Path, *words: str, **environment: str) -> Ran:
     return Ran(done.returncode, runs[0], done.stdout + done.stderr)
 
 
-def demand_twins(name: str, folder: Path, words: str, unsafe: Mapping[str, str], safe: Mapping[str, str],
+def command_of(name: str) -> list[str]:
+    """Return the options of the command in an example's header, without the file."""
+    lines = (EXAMPLES / name).read_text().splitlines()
+    told = " ".join(line.removeprefix("#").removesuffix("\\").strip() for line in lines if line.startswith("#   "))
+    start = f"stormproof test --compose {name} "
+    assert told.startswith(start), told
+    return told.removeprefix(start).split()
+
+
+def demand_twins(name: str, folder: Path, unsafe: Mapping[str, str], safe: Mapping[str, str],
                  anomaly: str = "lost") -> None:
-    """Check, by two runs at the same time, that an example has the anomaly in one environment, and not in another."""
+    """Check, by two runs of an example at the same time, that it has the anomaly in one environment, and not in
+    another."""
+
+    def of(store: str, environment: Mapping[str, str]) -> Ran:
+        return run(EXAMPLES / name, folder / store, *command_of(name), "--set", "min_ok=20", **environment)
+
     with ThreadPoolExecutor() as pool:
-        weak = pool.submit(run, EXAMPLES / name, folder / "unsafe", *words.split(), **unsafe)
-        kept = pool.submit(run, EXAMPLES / name, folder / "safe", *words.split(), **safe).result()
-        lost = weak.result()
+        lost, kept = pool.map(of, ("unsafe", "safe"), (unsafe, safe))
     assert lost.status == 1 and lost.verdict()["anomalies"][anomaly] > 0, lost.said
     assert kept.status == 0 and kept.verdict()["verdict"] == "valid", kept.said
 

@@ -12,28 +12,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from examples import EXAMPLES, Ran, copy, image, run
+from examples import Ran, command_of, copy, demand_twins, image, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="faults of a Compose project need root")]
 
 PASSWORD = "uhu-und-kauz-4711"
-QUICK = ("--workload", "consume-last", "--set", "min_ok=20")
 
 
 def test_a_cut_off_master_loses_what_it_confirms(tmp_path: Path) -> None:
     """Two runs side by side: clients that don't wait for replicas, and clients that wait for both."""
-    redis = image("redis-server", "redis-sentinel")
-
-    def of(wait: str) -> Ran:
-        return run(EXAMPLES / "redis-sentinel.yml", tmp_path / f"wait-{wait}", *QUICK, "--nemesis", "partition",
-                   "--time-limit", "18", "--rate", "60", "--set", "schedule=partition:leader:3-10:1", "--set",
-                   "publish_for=9", "--set", "producers=6", REDIS_IMAGE=redis, WAIT=wait)  # fmt: skip
-
-    with ThreadPoolExecutor() as pool:
-        lost, kept = pool.map(of, ("0", "2"))
-    assert (lost.status, kept.status) == (1, 0), lost.said + kept.said
-    assert lost.verdict()["anomalies"]["lost"] > 0
-    assert kept.verdict()["verdict"] == "valid"
+    server = {"REDIS_IMAGE": image("redis-server", "redis-sentinel")}
+    demand_twins("redis-sentinel.yml", tmp_path, server, {**server, "WAIT": "2"})
 
 
 def test_tls_a_password_and_a_power_cut(tmp_path: Path) -> None:
@@ -53,8 +42,8 @@ def test_tls_a_password_and_a_power_cut(tmp_path: Path) -> None:
     key = (file.parent / "tls" / "broker.key").read_text().splitlines()[1]
 
     def of(sync: str) -> Ran:
-        return run(file, tmp_path / sync, *QUICK, "--nemesis", "power", "--time-limit", "8", "--rate", "100", "--set",
-                   "schedule=power:all:4-5.5:1", REDIS_IMAGE=redis, APPENDFSYNC=sync)  # fmt: skip
+        return run(file, tmp_path / sync, *command_of(file.name), "--set", "min_ok=20", REDIS_IMAGE=redis,
+                   APPENDFSYNC=sync)  # fmt: skip
 
     with ThreadPoolExecutor() as pool:
         lost, kept = pool.map(of, ("everysec", "always"))

@@ -64,6 +64,15 @@ def test_settings_say_that_all_is_in_memory(tmp_path: Path) -> None:
         "By its settings (appendonly=no), n1 kept them in memory only, and the end took them.")  # fmt: skip
 
 
+@pytest.mark.parametrize("family", ["kill", "power"])
+def test_clients_let_a_broker_keep_messages_in_memory(family: str, tmp_path: Path) -> None:
+    run = one_node(*EARLY, *LATE, got=[]).fault(family, 4.0, 6.0, "n1", lost=4711)
+    run.options = {"persistent": False, "storage": "file"}
+    assert only(run.lost(tmp_path)).inferred == (
+        "Clients sent them as not persistent (persistent=false): n1 may keep them in memory only, and the end took "
+        "them.")  # fmt: skip
+
+
 @pytest.mark.parametrize(("start", "family"), [(0.5, "kill"), (0.5, "power"), (4.0, "pause")])
 def test_a_fault_that_cannot_have_taken_them(start: float, family: str, tmp_path: Path) -> None:
     assert unknown(one_node(*LATE, got=EARLY).fault(family, start, 6.0, "n1").lost(tmp_path)) == 10
@@ -103,6 +112,19 @@ def test_confirmed_alone_while_another_node_led(tmp_path: Path) -> None:
         "n1 was cut off from n2 and n3 (partition one #0, 2.500 to 6.000 s; packets were dropped). n1 confirmed all 10 "
         "from 3.000 to 3.900 s. Lost of what n1 confirmed from the cut to 6.900 s, and no client had received by then: "
         "10 of 10. n2 led from 4.000 s on, by its log. n1 took another node’s state at 7.000 s.")  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_confirmed_after_the_heal_by_a_node_that_had_not_noticed(ended: int, tmp_path: Path) -> None:
+    """What it loses once another fault has ended it is not explained by the cut."""
+    after = [send(number, 6 + number / 100) for number in (20, 21)]
+    run = three_nodes(*LATE, *after, got=[*EARLY, send(30, 7.0)]).led("n2", 0.5, "n1").led("n2", 4.0, "n2")
+    run = run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3"))
+    (group,) = (run.fault("pause", 6.205, 9.0, "n1") if ended else run).lost(tmp_path)
+    (count, cause), = group.causes
+    assert (count, group.unknown) == (12 - ended, ended)
+    until = 6.2 if ended else 6.21
+    assert f"Lost of what n1 confirmed from the cut to {until:.3f} s" in cause.sentence
 
 
 def test_what_was_confirmed_before_the_cut_is_not_explained_by_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aimed import LEADER
-from system_runs import HERE, TWO_TIER, Ran, possible, run_of, simulated
+from system_runs import HERE, TWO_TIER, Ran, backends, possible, run_of, simulated
 
 from harness.analysis.coverage import read_role_changes
 from harness.run.settings import make_test
@@ -35,6 +35,17 @@ def test_one_node_is_cut_off_from_its_clients(tmp_path: Path) -> None:
     (window, *_) = read_ledger(ran.run / "ledger.jsonl") if ran.run else []
     assert window.targets == ("n1",) and window.counts and window.inject_evidence["probe"] == {"n1>c1": ["open", "cut"]}
     assert all(window.heal_evidence["dropped"][link] for link in ("c1>n1", "n1>c1"))
+
+
+@pytest.mark.parametrize("backend", backends(slow="docker")[1:])
+def test_one_real_node_is_cut_off_from_its_clients(backend: str, tmp_path: Path) -> None:
+    """The packets of its clients are dropped, and what it confirmed before and after is there."""
+    ran = run_of("standalone", tmp_path, backend, "--nodes", "1", "--nemesis", "partition:from-clients",
+                 "--time-limit", "8", "--rate", "60", schedule="partition:from-clients:3-5:1", min_ok=20)  # fmt: skip
+    assert ran.status == 0, ran.out + ran.err
+    (window,) = read_ledger(ran.run / "ledger.jsonl") if ran.run else []
+    assert window.targets == ("n1",) and window.counts and window.inject_evidence["probe"] == {"n1>c1": ["open", "cut"]}
+    assert window.heal_evidence["dropped"]["c1>n1"]
 
 
 def gate(ran: Ran) -> dict[str, Any]:
