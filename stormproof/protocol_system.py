@@ -44,6 +44,7 @@ class ProtocolSystem(ShellSystem):
 
     def check(self, test: Test, demands: Demands) -> None:
         """Raise UsageError if a Python package of the clients is not installed."""
+        super().check(test, demands)
         for name in self.protocol.distributions:
             try:
                 importlib.metadata.distribution(name)

@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 
 from stormproof.apart import left_after
 from stormproof.contracts.backend import Credentials, Shells
+from stormproof.contracts.brought_folders import BringsFolders
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment, NodeStatus
 from stormproof.contracts.launch import Launch, Launcher
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
-from stormproof.contracts.system import System
 from stormproof.contracts.topology import endpoint
 from stormproof.errors import BackendError, StormproofError, errors_of_others
+from stormproof.fetch.systems import PROGRAM, FetchingSystem
 from stormproof.hook_types import WrongType, demand_type
 from stormproof.test import Test
 from stormproof.text import place_of, reason, words_of
@@ -28,7 +29,7 @@ from stormproof.timeout_scale import timeout_scale
 
 T = TypeVar("T")
 
-BINARY = Option("program", "", "path of another binary of the system on its machines; empty: the usual one")
+BINARY = Option(PROGRAM, "", "path of another binary of the system on its machines; empty: the usual one")
 """An option for systems that pass their program's path through ``Machine.binary``."""
 
 SYNC_SECONDS = 60.0
@@ -72,6 +73,14 @@ class Machine:
         """The names of all replicas, including this machine's if it is one."""
         return self.cluster.node_names
 
+    @property
+    def fetched(self) -> str:
+        """The folder of the system's fetched broker (``ShellSystem.fetched``) on the machine; it is to be read only."""
+        backend = self.cluster.backend
+        if not isinstance(backend, BringsFolders):
+            raise BackendError(f"{self.name}: these machines get no folders of this one")
+        return backend.brought(self.cluster.system.fetched)
+
     def option(self, name: str) -> object:
         """Return the value of one of the test's options."""
         return self.cluster.test.options[name]
@@ -111,7 +120,7 @@ class Machine:
         return done.output
 
 
-class ShellSystem(System):
+class ShellSystem(FetchingSystem):
     """A system whose programs are started by commands.
 
     A subclass provides the ``command`` of a program, the ``port`` that clients connect to, and their ``connection``; it

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numba
 from numba import types
 
-from checkers.caches import cache_dir
+from stormproof.caches import cache_dir
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkers.caches import cache_dir
+from stormproof.caches import cache_dir
 from stormproof.errors import StormproofError
 from stormproof.limits import memory_is_limited
 

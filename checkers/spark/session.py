@@ -22,12 +22,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from checkers.caches import cache_dir
 from checkers.spark import fork_server, shipping
 from checkers.spark.failures import reason_of_start, words_of
 from checkers.spark.fork_server import ForkServer
 from checkers.spark.java import Java, find_java
 from checkers.spark.masters import LOCAL_MASTER, SHIPPED, cluster_settings, demand_master, with_retries
+from stormproof.caches import cache_dir
 from stormproof.errors import SparkFailed, StormproofError
 from stormproof.limits import demand_files
 from stormproof.resource_log import PREFIX, OwnFolder

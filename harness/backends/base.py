@@ -282,6 +282,13 @@ class ShellBackend(Backend):
         return posixpath.join(self.node_dir(node), f"{program}.pid")
 
 
+def brought_path(folders: Mapping[str, str], name: str) -> str:
+    """Return the path of a brought folder on machines. Raises BackendError if there is none of that name."""
+    if name not in folders:
+        raise BackendError(f"no folder {name!r} was brought to these machines")
+    return folders[name]
+
+
 async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Await all calls at once; when some fail, raise the first failure after all have ended."""
     results = await asyncio.gather(*calls, return_exceptions=True)

@@ -20,7 +20,7 @@ from docker.errors import DockerException
 from docker.types import Mount
 
 from harness.backends import clock_machines, disk_machines, network
-from harness.backends.base import gather_all
+from harness.backends.base import brought_path, gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_share_mounts, mount_here
 from harness.backends.disk_machines import DiskBackend
@@ -54,6 +54,7 @@ from stormproof.test import Test
 
 _NODE_DIR = "/stormproof"
 _SHARED_DIR = "/stormproof-shared"
+_BROUGHT_DIR = "/stormproof-brought"
 _MEMORY = "1g"
 _PROCESSES = 1024
 _API_LIMIT_S = 60
@@ -136,6 +137,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         self._client: docker.DockerClient | None = None
         self._run = ""
         self._shared: tuple[str, ...] = ()
+        self._folders: dict[str, str] = {}
         self._places: dict[str, int] = {}
         """The process id of each client host that is a container."""
         self._scratch: OwnFolder | None = None
@@ -201,7 +203,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             note_made(run_dir, "network", network_name(self._run, number))
         for name in topology.shared:
             note_made(run_dir, "volume", volume_name(self._run, name))
-        self._shared = topology.shared
+        self._shared, self._folders = topology.shared, dict(topology.folders)
         if self.wants_disks(test):
             self._scratch = make_scratch(run_dir)
             await gather_all(self._mount_disk(test, machine) for machine in topology.machines)
@@ -229,6 +231,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
         # The daemon may still be busy with earlier requests.
         await gather_all(self.exec(node, f"mkdir -p {_NODE_DIR}", _API_LIMIT_S) for node in topology.machines)
         await gather_all(self._see_disk(node) for node in self._disks)
+        await gather_all(self._see_folders(node) for node in topology.machines[:1])
         if self.wants_clocks(test):
             await self._give_clocks(topology.nodes)
 
@@ -239,6 +242,11 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
     def shared_dir(self, name: str) -> str:
         """Return the mount point of the volume."""
         return f"{_SHARED_DIR}/{name}" if name in self._shared else super().shared_dir(name)
+
+    def brought(self, name: str) -> str:
+        """Return the mount point of a folder of this machine, which containers can only read."""
+        brought_path(self._folders, name)
+        return f"{_BROUGHT_DIR}/{name}"
 
     def python(self, node: str) -> str:
         """Return the Python interpreter to run on the node: the image's."""
@@ -286,6 +294,9 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             return []
         return [Mount(self.data_dir(machine), str(self._mount_point(machine)), type="bind")]
 
+    def _folder_mounts(self) -> list[Mount]:
+        return [Mount(self.brought(name), path, type="bind", read_only=True) for name, path in self._folders.items()]
+
     def _mount_point(self, machine: str) -> Path:
         assert self._scratch is not None
         return self._scratch.path / machine / "data"
@@ -300,6 +311,14 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             raise BackendError(f"{machine}: the container does not have the disk that was mounted for it: Docker's "
                                "daemon sees other folders than this process; run the harness where the daemon runs, "
                                "or leave out faults of disks and power")
+
+    async def _see_folders(self, machine: str) -> None:
+        """Check that the container has the files of the mounted folders."""
+        for name in self._folders:
+            found = await self.exec(machine, f"ls {self.brought(name)} | head -n 1")
+            if found.status or not found.output.strip():
+                raise BackendError(f"{machine}: the container does not have the folder {self._folders[name]}: Docker's "
+                                   "daemon sees other folders than this process; run the harness where the daemon runs")
 
     async def _connect(self, node: str) -> _ExecChannel:
         assert self._client is not None
@@ -324,7 +343,7 @@ class DockerBackend(ClockBackend, DiskBackend, PacketBackend):
             cap_drop=["ALL"], cap_add=["NET_ADMIN", *topology.capabilities], security_opt=["no-new-privileges"],
             mem_limit=_MEMORY, pids_limit=_PROCESSES, extra_hosts=hosts, network_mode=main,
             binds={volume_name(self._run, name): {"bind": self.shared_dir(name)} for name in topology.shared},
-            mounts=self._disk_mounts(machine),
+            mounts=self._disk_mounts(machine) + self._folder_mounts(),
         )
         endpoint: Any = {main: api.create_endpoint_config(ipv4_address=self._addresses[machine])}
         created = api.create_container(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from harness.backends import clock_machines, disk_machines, network
-from harness.backends.base import gather_all
+from harness.backends.base import brought_path, gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import can_mount, mount_here
 from harness.backends.disk_machines import DiskBackend
@@ -72,6 +72,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         """The process that holds the namespaces of each machine, and of each client host that is a place."""
         self._scratch: OwnFolder | None = None
         self._shared: tuple[str, ...] = ()
+        self._folders: dict[str, str] = {}
 
     @staticmethod
     def launch_prefix() -> list[str]:
@@ -98,6 +99,7 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
         for name, subnet in zip(topology.networks, subnets[1:], strict=True):
             self._addresses |= network.further_plan(topology, name, subnet)
         self._scratch, self._shared = make_scratch(run_dir), topology.shared
+        self._folders = dict(topology.folders)
         for name in topology.shared:
             Path(self.shared_dir(name)).mkdir()
         hosts = self._write_hosts()
@@ -148,6 +150,10 @@ class LocalBackend(ClockBackend, DiskBackend, PacketBackend):
     def shared_dir(self, name: str) -> str:
         """Return a folder of this machine that all nodes see."""
         return f"{self.node_dir(name)}{_SHARED}" if name in self._shared else super().shared_dir(name)
+
+    def brought(self, name: str) -> str:
+        """Return the path of the folder itself, since nodes see this machine's files."""
+        return brought_path(self._folders, name)
 
     def _place(self, machine: str) -> str:
         return "this computer"

@@ -15,7 +15,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from harness.cli import asking, exchanging, judging, keeping, kept, machines, nights, reproducing, starting, testing
+from harness.cli import (
+    asking,
+    exchanging,
+    fetching,
+    judging,
+    keeping,
+    kept,
+    machines,
+    nights,
+    reproducing,
+    starting,
+    testing,
+)
 from harness.cli.admin import HELP as ADMIN_HELP
 from harness.cli.admin import admin_app, rewritten
 from harness.cli.old_names import tell_old_names
@@ -78,6 +90,7 @@ app.command(short_help="Write reports and the index again.")(judging.report)
 app.command(short_help="Serve index and reports on loopback.")(judging.serve)
 app.command(short_help="Run a matrix of tests, and report new kinds of failure.")(nights.nightly)
 app.command(short_help="Show published misbehaviours of real systems, and their twins.")(reproducing.reproduce)
+app.command(short_help="Bring a broker that is not in Debian or on PyPI.")(fetching.fetch)
 app.add_typer(systems_app, name="systems", short_help=SYSTEMS_HELP)
 app.add_typer(client_app, name="client", short_help=CLIENT_HELP)
 app.command(short_help="Show kinds of failure, over nights.")(nights.triage)

@@ -16,6 +16,7 @@ from harness.cli.output import print_answer, teller
 from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
 from harness.run import plugins
 from harness.run.describe import create_run
+from harness.run.fetch_progress import bring_broker
 from harness.run.lifecycle import RunnerProcess
 from nodes.systems.catalog import SYSTEMS
 from stormproof.clients.exec import PREFIX
@@ -60,6 +61,7 @@ def check_system(system: str, workload: str | None, backend: str | None, nodes: 
     outcomes: list[ItemOutcome] = []
     tell = teller(as_json)
     tell(f"{name}, {amount(test.nodes, 'node')}, backend {test.backend}: {why}")
+    bring_broker(test, as_json)
 
     def show(outcome: ItemOutcome) -> None:
         outcomes.append(outcome)

@@ -13,6 +13,7 @@ from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
+from stormproof.fetch.systems import FetchingSystem
 from stormproof.shell_system import ShellCluster
 from stormproof.test import Test
 from workloads.catalog import WORKLOADS
@@ -27,6 +28,8 @@ def topology_of(test: Test) -> Topology:
     """Return the machines and networks of a test."""
     system = SYSTEMS.load(test.system)
     topology = system.topology(test, demands_of(test))
+    if isinstance(system, FetchingSystem):
+        topology = replace(topology, folders=tuple(sorted(system.folders(test).items())))
     return replace(topology, client_places=True) if system.clients_in_places(test) else topology
 
 

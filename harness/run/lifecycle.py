@@ -30,6 +30,7 @@ from harness.run import plugins
 from harness.run.cases import BROKEN
 from harness.run.child import ParentWatch
 from harness.run.describe import command_line, create_run
+from harness.run.fetch_progress import bring_broker
 from harness.run.healing import clean_hosts
 from harness.run.kept_nodes import NEVER, is_kept, wanted
 from harness.run.progress import Event, progress
@@ -136,6 +137,7 @@ def run_test(
     """
     warm = spark or SparkWarmup(master)  # reports a missing Java or master before anything is created
     try:
+        bring_broker(test, quiet)
         outcome = _run(test, why, Store(store_dir), quiet, warm, place, keep)
     except BaseException:
         if spark is None:

@@ -31,6 +31,8 @@ SYSTEMS: Registry[System] = Registry(
     Entry("rabbitmq", "RabbitMQ: classic, mirrored or quorum queues", "nodes.systems.rabbitmq.system:RABBITMQ"),
     Entry("activemq", "ActiveMQ Classic: one broker, or two that share a store",
           "nodes.systems.activemq.system:ACTIVEMQ"),
+    Entry("kafka", "Kafka with KRaft: topics as logs, and as queues with consumer groups",
+          "nodes.systems.kafka.system:KAFKA"),
     Entry("etcd", "etcd: one member or several; keys as registers, and its lock service",
           "nodes.systems.etcd.system:ETCD"),
     Entry("zeroc-icestorm", "ZeroC's IceStorm: one server, or a replicated group; topics of events",

@@ -266,8 +266,12 @@ class Kafka(ProtocolClient):
             configs["unclean.leader.election.enable"] = options["unclean_leader_election"]
         partitions = int(options["partitions"]) or max(1, int(options.get("consumers", 1)))
         names = (*setup.demands.queues, *setup.demands.logs)
-        wanted = [NewTopic(name, partitions if name in setup.demands.queues else 1, replicas, topic_configs=configs)
-                  for name in names]
+        counts = [(name, partitions if name in setup.demands.queues else 1) for name in names]
+        wanted = [NewTopic(name, count, replicas, topic_configs=configs) for name, count in counts]
+        if options.get("assigned"):  # the system's word that the brokers' numbers are 1 to N: each leads as many
+            wanted = [NewTopic(name, -1, -1, {part: [(place + part + each) % nodes + 1 for each in range(replicas)]
+                                              for part in range(count)}, configs)
+                      for place, (name, count) in enumerate(counts)]  # fmt: skip
         async with _admin(setup) as admin:
             made = await admin.create_topics(wanted)
             for topic, code, *text in made.topic_errors:
@@ -280,18 +284,18 @@ class Kafka(ProtocolClient):
     async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
         """Return the leader of each topic's first partition, as most brokers that answer tell it: one that is cut off
         from the others does not know its successor."""
-        views = await _views(setup)
+        seen = await views(setup)
         found: dict[str, str] = {}
         for name in (*setup.demands.queues, *setup.demands.logs):
-            told = Counter(_leading_node(setup, view, name) for view in views.values())
+            told = Counter(_leading_node(setup, view, name) for view in seen.values())
             ((node, count),) = told.most_common(1)
-            if node is not None and 2 * count > len(views):
+            if node is not None and 2 * count > len(seen):
                 found[name] = node
         return found
 
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the brokers' advertised addresses, by their numbers."""
-        view = next(iter((await _views(setup)).values()))
+        view = next(iter((await views(setup)).values()))
         return {f"broker {each.nodeId}": (each.host, int(each.port)) for each in view.brokers()}
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
@@ -317,7 +321,7 @@ def _leading_node(setup: BrokerSetup, view: Any, topic: str) -> str | None:
                  if place in ((each.host, each.port), (each.node, each.port))), None)  # fmt: skip
 
 
-async def _views(setup: BrokerSetup) -> dict[str, Any]:
+async def views(setup: BrokerSetup) -> dict[str, Any]:
     """Return the cluster's metadata as each broker that answers tells it, by the brokers' nodes.
 
     Raises:

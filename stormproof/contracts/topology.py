@@ -39,7 +39,8 @@ class Topology:
     machine. ``shared`` names folders that all machines share, as on a cluster's file system. ``far`` are replicas at a
     remote site, each with the seconds that a packet takes in either direction; backends that simulate their network
     apply this delay. ``client_places``: each client host has a separate network (``ClientPlaces``), instead of
-    an address of the harness.
+    an address of the harness. ``folders`` are folders of this machine that all machines need, to read: name and path
+    (``BringsFolders``).
     """
 
     nodes: tuple[str, ...]
@@ -52,6 +53,7 @@ class Topology:
     shared: tuple[str, ...] = ()
     far: tuple[tuple[str, float], ...] = ()
     client_places: bool = False
+    folders: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         # These become names of hosts, network devices, containers and files, and appear in batches of commands.
@@ -60,6 +62,7 @@ class Topology:
             ("a network", self.networks, _NAME), ("a Debian package", self.packages, _PACKAGE),
             ("a capability", self.capabilities, _CAPABILITY), ("an address", self.addresses, _NAME),
             ("a shared folder", self.shared, _NAME),
+            ("a folder", [name for name, _ in self.folders], _NAME),
         ):  # fmt: skip
             if odd := next((name for name in names if not pattern.fullmatch(name)), None):
                 raise UsageError(f"{odd!r} can't be the name of {what}")

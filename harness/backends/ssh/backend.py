@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from harness.backends import disk_machines, network
-from harness.backends.base import gather_all
+from harness.backends.base import brought_path, gather_all
 from harness.backends.clock_machines import ClockBackend
 from harness.backends.disk_control import ChannelStream, FuseDisk
 from harness.backends.disk_machines import DiskBackend
@@ -34,6 +34,7 @@ from harness.backends.ssh.facts import (
     own_machine,
     parse_facts,
 )
+from harness.backends.ssh.folders import copy_folders, copy_path
 from harness.backends.ssh.hosts import SshHost, absolute, default_known_hosts, read_hosts
 from harness.backends.ssh.power import HELP, POWER_LIMIT, PowerSwitch, parse_power
 from harness.backends.ssh.remote import BOOT_POLL, CLEAN_LIMIT, Remote, await_host, clean_script, take_script
@@ -82,6 +83,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     def __init__(self) -> None:
         super().__init__()
         self._remote: Remote | None = None
+        self._folders: dict[str, str] = {}
         self._run_dir = Path()
         self._facts: dict[str, HostFacts] = {}
         self._pythons: dict[str, str] = {}
@@ -146,6 +148,8 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
         self._open_shells(topology.machines)
         await self._examine(test, topology)
         await self._demand_packages(topology, topology.machines)
+        await copy_folders(self, topology.machines, topology.folders)
+        self._folders = dict(topology.folders)
         await self._place_clients(test, topology)
         await gather_all(self._demand(node, take_script(self._noted(), node)) for node in topology.machines)
         if self.wants_disks(test):
@@ -188,6 +192,10 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     def code_dir(self, node: str) -> str:
         """Return the folder in which broker code is kept for later runs."""
         return f"{STATE}/code"
+
+    def brought(self, name: str) -> str:
+        """Return the path of the copy of a folder of this machine; it stays for later runs."""
+        return copy_path(name, brought_path(self._folders, name))
 
     def python(self, node: str) -> str:
         """Return the Python interpreter to run on the node: the host's newest."""

@@ -1,0 +1,1 @@
+"""Brokers that are not in Debian or on PyPI: brought into the user's cache by the ordinary clients of registries."""
