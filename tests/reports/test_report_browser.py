@@ -410,7 +410,9 @@ def test_a_run_can_be_stepped_through(watched: Watched, store: Path) -> None:
     page.locator("#play-events").select_option("nodes")
     here = page.locator("#now .events .here").first
     seen: list[str] = []
-    page.evaluate("() => { location.hash = 'at=5.5'; }")
+    # The page's own listener has run when this one does.
+    page.evaluate("() => new Promise(done => { addEventListener('hashchange', () => done(), { once: true }); "
+                  "location.hash = 'at=5.5'; })")
     for _ in range(40):
         page.get_by_role("button", name="Next event").click()
         seen.append(here.inner_text())
