@@ -57,6 +57,8 @@ class _Connection:
         for name in ATTRIBUTES:
             if (value := getattr(hello, name)) is not None:
                 setattr(self, name, value)
+        if hasattr(self, "heartbeat"):
+            self.stand_still = self._stand_still
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Let the program connect; start it if it does not run yet."""
@@ -78,7 +80,7 @@ class _Connection:
         """Let the program create the objects that the workload uses."""
         await self._ask("prepare", names=_names(self._setup))
 
-    async def stand_still(self, seconds: float) -> None:
+    async def _stand_still(self, seconds: float) -> None:
         """Stop the program's processes for that time (SIGSTOP)."""
         assert self._program is not None
         self._program.signal(signal.SIGSTOP)
