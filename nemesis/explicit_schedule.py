@@ -114,12 +114,14 @@ def _read(word: str, known: dict[str, Fault], time_limit: float, nodes: Sequence
         raise UsageError(f"schedule: {word!r}: --nemesis must name {fault.family!r} (it names: {', '.join(known)})")
     family = known[fault.family]
     fault = replace(fault, kind=kind_of(family, fault.kind) if kind else _default_kind(word, family, fault))
+    if why := why_impossible(family, fault.kind):
+        raise UsageError(f"schedule: {word!r}: {why}")
     kinds = dict.fromkeys((*family.kinds, *family.aimed_kinds))
     of_leader = family.aims_at_roles and fault.kind.startswith(LEADER_OF)
     if fault.kind not in kinds and not of_leader:
         raise UsageError(f"schedule: {word!r}: kinds of {fault.family}: {', '.join(kinds)}"
                          f"{f', {LEADER_OF}NAME' if family.aims_at_roles else ''}")
-    if why := why_impossible(family, fault.kind) or _why_not_named(family, fault, nodes):
+    if why := _why_not_named(family, fault, nodes):
         raise UsageError(f"schedule: {word!r}: {why}")
     if not 0 <= fault.start < fault.end <= time_limit:
         raise UsageError(f"schedule: {word!r} must begin before it ends, and end within {time_limit:g} s")

@@ -209,7 +209,6 @@ def can_mount() -> Capability:
     return Capability("fuse", True, f"disks that fail and power that is cut, by FUSE ({DEVICE}, libfuse3)")
 
 
-@functools.cache
 def can_share_mounts() -> Capability:
     """Return the same capability if mounts must be visible to other users, as to Docker's daemon."""
     found = can_mount()

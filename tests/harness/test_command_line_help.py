@@ -32,7 +32,7 @@ WITH_JSON = {
     "compare a b": "harness.analysis.run_diff.compare", "list": "harness.cli.listing.listing",
     "doctor": "harness.backends.probe.probe_all", "reproduce": "harness.reproductions.command.recipes",
     "systems": "harness.contract.command.systems", "systems check redis": "harness.contract.command.check_system",
-    "assertions": "harness.store.assertions.answer",
+    "assertions": "harness.store.assertions.answer", "fetch kafka": "stormproof.fetch.fetching.fetch",
 }  # fmt: skip
 """Commands that print a JSON object, and where each does its work."""
 
