@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +60,9 @@ def run(file: Path, store: Path, *words: str, **environment: str) -> Ran:
             *words]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_SECONDS, check=False, cwd=store.parent,
                           env={**os.environ, "PYTHONPATH": str(ROOT), **environment})  # fmt: skip
-    runs = [path.parent for path in store.glob("*/run.json")]
-    assert len(runs) == 1, done.stdout + done.stderr
-    return Ran(done.returncode, runs[0], done.stdout + done.stderr)
+    runs = sorted(path.parent for path in store.glob("*/run.json"))
+    assert runs, done.stdout + done.stderr
+    return Ran(done.returncode, runs[-1], done.stdout + done.stderr)
 
 
 def command_of(name: str) -> list[str]:
@@ -82,10 +82,28 @@ def demand_twins(name: str, folder: Path, unsafe: Mapping[str, str], safe: Mappi
     def of(store: str, environment: Mapping[str, str]) -> Ran:
         return run(EXAMPLES / name, folder / store, *command_of(name), "--set", "min_ok=20", **environment)
 
+    def lossy(store: str, environment: Mapping[str, str]) -> Ran:
+        return until_invalid(lambda: of(store, environment))
+
     with ThreadPoolExecutor() as pool:
-        lost, kept = pool.map(of, ("unsafe", "safe"), (unsafe, safe))
-    assert lost.status == 1 and lost.verdict()["anomalies"][anomaly] > 0, lost.said
-    assert kept.status == 0 and kept.verdict()["verdict"] == "valid", kept.said
+        lost, kept = pool.submit(lossy, "unsafe", unsafe), pool.submit(of, "safe", safe)
+    assert_invalid(lost.result(), anomaly)
+    assert kept.result().status == 0 and kept.result().verdict()["verdict"] == "valid", kept.result().said
+
+
+def until_invalid(again: Callable[[], Ran], tries: int = 3) -> Ran:
+    """Run until a run is not *valid*, at most so many times. On a busy machine a real broker may elect its new leader
+    too late to lose anything: such a run is *valid*, and right."""
+    for _ in range(tries - 1):
+        ran = again()
+        if ran.status != 0:
+            return ran
+    return again()
+
+
+def assert_invalid(ran: Ran, anomaly: str) -> None:
+    """Check that a run ended *invalid*, with the anomaly."""
+    assert ran.status == 1 and ran.verdict()["anomalies"][anomaly] > 0, ran.said
 
 
 def copy(name: str, folder: Path) -> Path:
