@@ -12,7 +12,7 @@ from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
-from stormproof.shell_system import Machine, ShellCluster, ShellSystem
+from stormproof.shell_system import Machine, ShellCluster, ShellSystem, status_by
 from stormproof.test import Test
 
 
@@ -58,6 +58,10 @@ class ProtocolSystem(ShellSystem):
         names = (option.name for option in self.protocol.options)
         return cluster.broker_setup(**{name: given[name] for name in names if name in given})
 
+    def clients_in_places(self, test: Test) -> bool:
+        """Return whether the clients' library can't bind."""
+        return not self.protocol.binds
+
     def connection(self, cluster: ShellCluster) -> Any:
         """Return a new connection of the protocol."""
         return self.protocol.connection(self.setup(cluster))
@@ -73,6 +77,13 @@ class ProtocolSystem(ShellSystem):
             return await self.attached_status(machine)
         except NotDone as error:
             return NodeStatus(machine.name, reachable=True, role="standby", detail={"error": str(error)})
+
+    async def attached_status(self, machine: Machine) -> NodeStatus:
+        """Return whether the replica accepts a client of the harness itself; raise what ``connect`` raises."""
+        own = type(self).connection is ProtocolSystem.connection
+        connection = self.protocol.own_connection(self.setup(machine.cluster)) if own \
+            else self.connection(machine.cluster)
+        return await status_by(connection, machine)
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the objects that the workload uses, by the protocol."""

@@ -205,12 +205,7 @@ class ShellSystem(FetchingSystem):
         Raises:
             Exception: the replica does not accept a client.
         """
-        connection = self.connection(machine.cluster)
-        try:
-            await connection.connect(machine.address, machine.port, "")
-        finally:
-            await connection.close()
-        return NodeStatus(machine.name, reachable=True, role="up", serving=True)
+        return await status_by(self.connection(machine.cluster), machine)
 
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the objects that this run's clients have created (``cluster.own_names``) on a system that continues to
@@ -270,6 +265,15 @@ class ShellSystem(FetchingSystem):
     def cluster(self, deployment: Deployment) -> ShellCluster:
         """Return a cluster of the system on provisioned machines."""
         return ShellCluster(self, deployment)
+
+
+async def status_by(connection: Any, machine: Machine) -> NodeStatus:
+    """Return the status of a replica that accepts this connection; raise what ``connect`` raises."""
+    try:
+        await connection.connect(machine.address, machine.port, "")
+    finally:
+        await connection.close()
+    return NodeStatus(machine.name, reachable=True, role="up", serving=True)
 
 
 class ShellCluster(Cluster):

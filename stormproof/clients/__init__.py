@@ -25,6 +25,8 @@ PROTOCOLS: Registry[ProtocolClient] = Registry(
     Entry("http", "HTTP: requests that a mapping declares", "stormproof.clients.http:HTTP"),
     Entry("mqtt", "MQTT 3.1.1 and 5: persistent sessions as queues", "stormproof.clients.mqtt:MQTT"),
     Entry("kafka", "Kafka: topics as logs, and as queues with consumer groups", "stormproof.clients.kafka:KAFKA"),
+    Entry("kafka-librdkafka", "Kafka by librdkafka: topics as logs",
+          "stormproof.clients.kafka_librdkafka:KAFKA_LIBRDKAFKA"),
     Entry("nats", "NATS JetStream: streams as queues and logs", "stormproof.clients.nats:NATS"),
     Entry("redis", "Redis: streams as queues and logs, values as registers", "stormproof.clients.redis:REDIS"),
     Entry("exec", "a program in any language that speaks JSON lines (docs/clients.md)",

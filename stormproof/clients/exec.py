@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stormproof.clients.preparing import PREPARE_SECONDS, until_done
 from stormproof.clients.program import (
     ATTRIBUTES,
     FEATURES,
@@ -41,9 +42,6 @@ from stormproof.errors import UsageError
 PREFIX = "exec:"
 """The beginning of a client's name for a program: ``exec:./client ARGUMENTS``."""
 COMMAND = Option("command", "", "the client program and its arguments, for the client exec")
-PREPARE_SECONDS = 30.0
-"""The time within which a broker must accept the program that prepares it: replicas may still be joining."""
-_RETRY_SECONDS = 0.5
 _LEAST_OFFSET, _MOST_OFFSET = 1, (1 << 31) - 1
 """The range of a log's offsets (``LogConnection``)."""
 
@@ -278,9 +276,9 @@ class ExecClient(ProtocolClient):
         succeeds within ``PREPARE_SECONDS``; raise the last error if it does not."""
         if PREPARE not in _hello_of(_command(setup.options)).can:
             return
-        loop = asyncio.get_running_loop()
-        until, trouble = loop.time() + PREPARE_SECONDS, Exception("there is no broker")
-        while True:
+
+        async def make() -> None:
+            trouble = Exception("there is no broker")
             for broker in setup.brokers:
                 connection = self.connection(setup)
                 try:
@@ -291,9 +289,9 @@ class ExecClient(ProtocolClient):
                     trouble = error
                 finally:
                     await connection.close()
-            if loop.time() >= until:
-                raise trouble
-            await asyncio.sleep(_RETRY_SECONDS)
+            raise trouble
+
+        await until_done(make)
 
 
 class InProgram(ProtocolClient):
@@ -307,10 +305,18 @@ class InProgram(ProtocolClient):
 
     def __init__(self, name: str, inner: ProtocolClient) -> None:
         self.inner = inner
-        for each in ("summary", "port", "tls_port", "provides", "options", "guarantees", "distributions", "extra",
-                     "one_leader"):  # fmt: skip
+        for each in ("summary", "port", "tls_port", "provides", "options", "defaults", "guarantees", "distributions",
+                     "extra", "one_leader"):  # fmt: skip
             setattr(self, each, getattr(inner, each))
         self.name = name  # type: ignore[misc]
+
+    def features(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return the features that clients have under these options."""
+        return self.inner.features(options)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise UsageError if clients can't do what the options of the test ask for."""
+        self.inner.check(options)
 
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection, which starts the program."""
@@ -318,6 +324,10 @@ class InProgram(ProtocolClient):
         declared = {name: getattr(like, name, None) for name in ATTRIBUTES}
         hello = Hello(self.provides & set(FEATURES), **declared)
         return program_connection([sys.executable, "-m", "stormproof.clients.serve", self.name], setup, hello)
+
+    def own_connection(self, setup: BrokerSetup) -> Any:
+        """Return a new connection in this process."""
+        return self.inner.own_connection(setup)
 
     async def prepare(self, setup: BrokerSetup) -> None:
         """Create what the workload uses."""

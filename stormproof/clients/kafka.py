@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from stormproof.clients.kafka_link import (
     CONNECT_SECONDS,
@@ -33,6 +33,7 @@ from stormproof.clients.kafka_link import (
     group_of,
     stopped,
 )
+from stormproof.clients.preparing import until_done
 from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
@@ -46,9 +47,7 @@ ANSWER_MILLISECONDS = 5000
 READY_SECONDS, METADATA_SECONDS = CONNECT_SECONDS, 0.7
 """The time limits for reaching a leader (the library may first try another broker) and for asking who leads: together
 less than the usual time limit of an operation, 3 s."""
-PREPARE_SECONDS, PREPARE_PAUSE_SECONDS = 30.0, 0.5
-"""The time that brokers have to join, and the pause between two attempts to create a topic."""
-_REJECTED = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC_EXCEPTION", 18: "RECORD_LIST_TOO_LARGE",
+REJECTED = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC_EXCEPTION", 18: "RECORD_LIST_TOO_LARGE",
              19: "NOT_ENOUGH_REPLICAS", 29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED",
              87: "INVALID_RECORD"}  # fmt: skip
 """Codes of a Produce response that certainly mean that nothing was appended."""
@@ -196,8 +195,8 @@ class KafkaConnection:
         except NodeNotReadyError as error:  # raised before anything is written
             raise NotDone(f"no connection to broker {leader}, which leads {topic}") from error
         ((_, ((_, code, offset, *_),)),) = response.topics
-        if code in _REJECTED:
-            raise NotDone(_REJECTED[code])
+        if code in REJECTED:
+            raise NotDone(REJECTED[code])
         if code:
             self._client.force_metadata_update()
             raise RuntimeError(f"the broker answered with code {code}")
@@ -212,8 +211,8 @@ class Kafka(ProtocolClient):
     port = BROKER_PORT
     tls_port = BROKER_PORT
     provides = frozenset({"queues", "logs"})
-    distributions = ("aiokafka",)
-    options = (
+    distributions: ClassVar[tuple[str, ...]] = ("aiokafka",)
+    options: ClassVar[tuple[Option, ...]] = (
         Option("acks", "all", "replicas that must have a record before it is confirmed", ("all", "1")),
         Option("replication_factor", 0, "replicas of each topic; 0: three, or as many as there are brokers"),
         Option("min_insync_replicas", 0, "min.insync.replicas; 0: two of three replicas, otherwise one"),
@@ -239,21 +238,13 @@ class Kafka(ProtocolClient):
         Raises:
             BackendError: the brokers do not create them within ``PREPARE_SECONDS``; the text has the last reason.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PREPARE_SECONDS
-        while True:
-            try:
-                if await self._made(setup):
-                    return
-                trouble = "a topic has no leader yet"
-            except Exception as error:  # brokers join one after the other: any of many errors
-                trouble = reason(error)
-            if loop.time() > deadline:
-                raise BackendError(f"kafka: the topics can't be created: {trouble}")
-            await asyncio.sleep(PREPARE_PAUSE_SECONDS)
+        try:
+            await until_done(lambda: self._make(setup))
+        except Exception as error:
+            raise BackendError(f"kafka: the topics can't be created: {reason(error)}") from error
 
-    async def _made(self, setup: BrokerSetup) -> bool:
-        """Create the topics that are missing; return whether all partitions have a leader."""
+    async def _make(self, setup: BrokerSetup) -> None:
+        """Create the topics that are missing; raise BackendError while a partition has no leader or lacks replicas."""
         from aiokafka.admin import NewTopic
 
         options, nodes = self.settings(setup), len(setup.brokers)
@@ -278,8 +269,9 @@ class Kafka(ProtocolClient):
                 if code not in (0, _EXISTS):
                     raise BackendError(f"topic {topic}: code {code} {' '.join(map(str, text))}")
             found = await admin.describe_topics(list(names))
-        return all(part["leader"] >= 0 and len(part["isr"]) == len(part["replicas"])
-                   for topic in found for part in topic["partitions"])
+        if not all(part["leader"] >= 0 and len(part["isr"]) == len(part["replicas"])
+                   for topic in found for part in topic["partitions"]):  # fmt: skip
+            raise BackendError("a topic has no leader yet, or lacks replicas")
 
     async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
         """Return the leader of each topic's first partition, as most brokers that answer tell it: one that is cut off

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from stormproof.contracts.client import Delivery, NotDone
-from stormproof.contracts.protocol_client import BrokerSetup
+from stormproof.contracts.protocol_client import Access, BrokerSetup
 
 CONNECT_SECONDS = 1.5
 """The time limit for one connection: less than that of an operation, 3 s by default."""
@@ -25,6 +25,11 @@ def group_of(queue: str) -> str:
     return f"stormproof-{queue}"
 
 
+def security_protocol(access: Access) -> str:
+    """Return Kafka's name for the way to get in."""
+    return f"{'SASL_' if access.credentials.login else ''}{'SSL' if access.tls else 'PLAINTEXT'}"
+
+
 def common_settings(setup: BrokerSetup, server: str, local: str) -> dict[str, Any]:
     """Return the arguments of all of the library's clients. A client's name is the address that it connects from."""
     _bind_by_name()
@@ -32,7 +37,7 @@ def common_settings(setup: BrokerSetup, server: str, local: str) -> dict[str, An
     login = bool(access.credentials.login)
     found: dict[str, Any] = {"bootstrap_servers": server, "client_id": f"{_FROM}{local}" if local else "stormproof",
                              "retry_backoff_ms": 50}  # fmt: skip
-    found["security_protocol"] = f"{'SASL_' if login else ''}{'SSL' if access.tls else 'PLAINTEXT'}"
+    found["security_protocol"] = security_protocol(access)
     if access.tls:
         found["ssl_context"] = access.tls.context()
         found["ssl_context"].server_name = access.tls.name
@@ -129,7 +134,11 @@ class Taker:
             return None
         self._started.result()
         left = max(1, round((until - loop.time()) * 1000))
-        found = await self.consumer.getmany(timeout_ms=left, max_records=1)
+        try:
+            async with asyncio.timeout_at(until):  # its own limit does not count the time of an assignment
+                found = await self.consumer.getmany(timeout_ms=left, max_records=1)
+        except TimeoutError:
+            return None
         record = next((each for records in found.values() for each in records), None)
         if record is None:
             return None

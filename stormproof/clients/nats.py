@@ -22,6 +22,7 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from stormproof.clients.preparing import until_done
 from stormproof.contracts.client import Delivery, LogEntry, NotDone, NotFound
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
@@ -32,8 +33,6 @@ T = TypeVar("T")
 CLIENT_PORT = 4222
 CONSUMER = "takers"
 CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
-PREPARE_SECONDS, PREPARE_PAUSE_SECONDS = 30.0, 0.5
-"""The time that servers have to find each other, and the pause between two attempts to create a stream."""
 FILE, MEMORY = "file", "memory"
 _NO_STREAM, _OTHER_SETTINGS = 10059, 10058
 """Codes of JetStream's errors for a missing stream, and for an existing one with other settings."""
@@ -202,18 +201,13 @@ class Nats(ProtocolClient):
         Raises:
             Exception: the servers do not create them within ``PREPARE_SECONDS``; the last error.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + PREPARE_SECONDS
-        for name in (*setup.demands.queues, *setup.demands.logs):
-            while True:
-                try:
-                    async with _a_client(setup) as client:
-                        await self._make(client.jetstream(timeout=ANSWER_SECONDS), setup, name)
-                    break
-                except Exception:  # the servers have not found each other yet: any of many errors
-                    if loop.time() > deadline:
-                        raise
-                    await asyncio.sleep(PREPARE_PAUSE_SECONDS)
+
+        async def make() -> None:
+            async with _a_client(setup) as client:
+                for name in (*setup.demands.queues, *setup.demands.logs):
+                    await self._make(client.jetstream(timeout=ANSWER_SECONDS), setup, name)
+
+        await until_done(make)
 
     async def leaders(self, setup: BrokerSetup) -> Mapping[str, str]:
         """Return the leader of each stream, if there are several servers."""

@@ -134,6 +134,10 @@ class ProtocolClient(ABC):
         """Return a new connection, not open yet: one of the protocols of ``stormproof.contracts.client`` for each
         feature in ``provides``."""
 
+    def own_connection(self, setup: BrokerSetup) -> Any:
+        """Return a new connection for the harness itself, in this process: no fault may cut it off."""
+        return self.connection(setup)
+
     async def admitted(self, setup: BrokerSetup, local: str = "") -> Any:
         """Return a connection, made by ``connection``, to the first broker that lets the client in within
         ``ADMITTED_SECONDS``; for ``prepare`` and the other requests.

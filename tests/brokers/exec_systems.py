@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent))
+from kafka_server import CHECKPOINT, java, meta_properties
 
 import stormproof
 from nodes.systems.nats.system import Nats
 from stormproof.clients.exec import EXEC
 
-CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 COMMAND = stormproof.Option("command", "", "the client program and its arguments")
 
 
@@ -32,20 +36,12 @@ class GoNats(Nats):
         return EXEC.connection(cluster.broker_setup(command=cluster.test.options["command"]))
 
 
-class JavaKafka(stormproof.ShellSystem):
-    """Three Kafka nodes, each broker and controller, prepared and used by the client in Java.
+class Kafkas(stormproof.ShellSystem):
+    """Three Kafka nodes, each broker and controller; KAFKA_HOME names the folder that ``kafka_server.install`` made."""
 
-    KAFKA_LIBS names the folder with the libraries of kafka_2.13.
-    """
-
-    name = "java-kafka"
     provides = frozenset({"logs"})
     port = 9092
     max_nodes = 3
-    options = (COMMAND,)
-
-    def clients_in_places(self, test: stormproof.Test) -> bool:
-        return True
 
     def files(self, machine: stormproof.Machine) -> Mapping[str, str | bytes]:
         voters = ",".join(f"{name[1:]}@{machine.address_of(name)}:9093" for name in machine.replicas)
@@ -58,12 +54,31 @@ class JavaKafka(stormproof.ShellSystem):
         return {"server.properties": "".join(f"{name}={value}\n" for name, value in lines.items())}
 
     def command(self, machine: stormproof.Machine, program: str) -> Sequence[str]:
-        java = f"java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp {shlex.quote(os.environ['KAFKA_LIBS'])}/'*'"
-        form = f"{java} kafka.tools.StorageTool format --ignore-formatted -t {CLUSTER} -c server.properties"
-        return ["sh", "-c", f"{form} && exec {java} kafka.Kafka server.properties"]
+        home, data = Path(os.environ["KAFKA_HOME"]), shlex.quote(machine.data)
+        form = shlex.quote(meta_properties(int(machine.name[1:])))
+        return ["sh", "-c", f"[ -e {data}/meta.properties ] || {{ cp {shlex.quote(str(home / CHECKPOINT))} {data}; "
+                f"printf %s {form} > {data}/meta.properties; }}; exec {shlex.join(java(home))} kafka.Kafka "
+                "server.properties"]  # fmt: skip
+
+
+class JavaKafka(Kafkas):
+    """Prepared and used by the client in Java."""
+
+    name = "java-kafka"
+    options = (COMMAND,)
+
+    def clients_in_places(self, test: stormproof.Test) -> bool:
+        return True
 
     async def prepare(self, cluster: stormproof.ShellCluster) -> None:
         await EXEC.prepare(cluster.broker_setup(command=cluster.test.options["command"]))
 
     def connection(self, cluster: stormproof.ShellCluster) -> Any:
         return EXEC.connection(cluster.broker_setup(command=cluster.test.options["command"]))
+
+
+class LibrdkafkaKafka(Kafkas, stormproof.ProtocolSystem):
+    """Used by librdkafka."""
+
+    name = "librdkafka-kafka"
+    client = "kafka-librdkafka"

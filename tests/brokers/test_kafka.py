@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import aiokafka.client
 from cut_proxy import send_with_cuts
 from cut_server import FAIL, INFO, OK
 from kafka_server import kafka
+from rabbitmq_server import free_ports
 
+from stormproof.clients import PROTOCOLS
 from stormproof.clients.kafka import Kafka, KafkaConnection
-from stormproof.contracts.client import Delivery, LogEntry, NotDone
+from stormproof.contracts.client import Delivery, LogConnection, LogEntry, NotDone
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.workload_requirements import Demands
 
@@ -50,9 +53,8 @@ KAFKA = Client()
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    folder: Path = tmp_path_factory.mktemp("kafka")
-    with kafka(folder) as running:
+def port(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with kafka(kafka_home, tmp_path_factory.mktemp("kafka"), free_ports(2)) as running:
         yield running
 
 
@@ -76,6 +78,29 @@ async def taken(connection: KafkaConnection, queue: str) -> Delivery:
         while (found := await connection.take(queue, 1.0)) is None:
             pass
     return found
+
+
+async def test_logs_by_librdkafka(port: int) -> None:
+    """Its connection is a program."""
+    pytest.importorskip("confluent_kafka")
+    THROUGH.set(port)  # preparation is that of `kafka`
+    client, setup = PROTOCOLS.load("kafka-librdkafka"), setup_of(port, "unused2", "log2")
+    await client.prepare(setup)
+    connection = await client.admitted(setup)
+    assert isinstance(connection, LogConnection) and not hasattr(connection, "send")
+    assert await connection.read("log2", 0, 9) == []
+    assert [await connection.append("log2", body) for body in (b"a", b"b", b"\xff")] == [1, 2, 3]
+    assert await connection.read("log2", 3, 9) == []
+    assert await connection.read("log2", 0, 2) == [LogEntry(1, b"a"), LogEntry(2, b"b")]
+    assert await connection.read("log2", 2, 9) == [LogEntry(3, b"\xff")]
+    assert await connection.read("log2", 1, 1) == [LogEntry(2, b"b")]
+    with pytest.raises(NotDone, match="the library refused the message"):
+        await connection.append("log2", b"x" * 2_000_000)
+    await connection.close()
+    twice = await client.admitted(replace(setup, options={"idempotence": "true"}))
+    assert await twice.append("log2", b"d") == 4
+    await twice.close()
+    assert await client.leaders(setup) == {"unused2": "n1", "log2": "n1"}
 
 
 async def test_logs(port: int) -> None:
@@ -158,6 +183,25 @@ async def test_messages_go_to_another_consumer_and_a_late_acknowledgement_does_n
     assert again.body == b"1"
     await again.ack()
     assert await other.depth("shared") == 0
+    await other.close()
+
+
+async def test_a_take_waits_for_its_partition_and_its_message(port: int) -> None:
+    setup = setup_of(port, "awaited", partitions=1)
+    await KAFKA.prepare(setup)
+    one, other = await KAFKA.admitted(setup), await KAFKA.admitted(setup)
+    for taker, leaver in ((one, None), (other, one)):
+        taking = asyncio.create_task(taker.take("awaited", 2 * WAIT_SECONDS))  # before it is in the group
+        await asyncio.sleep(0.1)
+        if leaver is not None:
+            await leaver.close()
+        sender = await KAFKA.admitted(setup)
+        await sender.send("awaited", b"1")
+        await sender.close()
+        found = await taking
+        assert found is not None and found.body == b"1"
+        await found.ack()
+    assert await other.take("awaited", 0.1) is None
     await other.close()
 
 

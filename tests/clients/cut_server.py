@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stormproof.contracts.client import NotDone
@@ -41,10 +41,10 @@ class Cutter:
     received: int = 0
     sent: int = 0
     port: int = 0
-    writer: asyncio.StreamWriter | None = None
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writer = writer
+        self.writers.append(writer)
         try:
             greeting = getattr(self.script, "greeting", b"")[: self.cut.sent]
             self.sent += len(greeting)
@@ -66,8 +66,9 @@ class Cutter:
 
     def end(self) -> None:
         """Break off now."""
-        assert self.writer is not None
-        self.writer.transport.abort()
+        assert self.writers
+        for writer in self.writers:
+            writer.transport.abort()
 
     def _over(self) -> bool:
         return self.cut.received == self.received or (self.cut.sent is not None and self.cut.sent == self.sent)
@@ -79,6 +80,8 @@ async def serving(script: Script, cut: Cut, tls: ssl.SSLContext | None = None) -
     cutter = Cutter(script, cut)
     server = await asyncio.start_server(cutter.serve, "127.0.0.1", 0, ssl=tls)
     cutter.port = server.sockets[0].getsockname()[1]
+    if hasattr(script, "port"):  # it tells its clients where it is
+        script.port = cutter.port
     try:
         yield cutter
     finally:
@@ -119,17 +122,18 @@ def cuts(whole: Cutter, step: int = 1) -> Iterator[Cut]:
 
 
 async def every_cut(script: Callable[[], Any], connection: Callable[[], Any], work: Callable[[Any], Awaitable[None]],
-                    true: Callable[[Any], bool], step: int = 1) -> dict[str, int]:  # fmt: skip
+                    true: Callable[[Any], bool], step: int = 1, at_once: int = 1) -> dict[str, int]:  # fmt: skip
     """Run an operation against a server that breaks off after every ``step`` bytes; return how often it ended how.
 
-    ``true``: the server has received the request as a whole. The script's ``confirmed_at`` is the number of bytes that
-    the server has sent with the end of its confirmation.
+    ``at_once`` is the number of such servers at a time. ``true``: the server has received the request as a whole. The
+    script's ``confirmed_at`` is the number of bytes that the server has sent with the end of its confirmation.
     """
     async with serving(script(), Cut()) as whole:
         assert await outcome(connection(), whole.port, work) == OK and true(whole.script)
-    counts = {OK: 0, FAIL: 0, INFO: 0}
-    for cut in cuts(whole, step):
-        async with serving(script(), cut) as cutter:
+    counts, places = {OK: 0, FAIL: 0, INFO: 0}, asyncio.Semaphore(at_once)
+
+    async def tried(cut: Cut) -> None:
+        async with places, serving(script(), cut) as cutter:
             found = await outcome(connection(), cutter.port, work)
         counts[found] += 1
         known = f"{cut}: {found}, received {cutter.received} of {whole.received}, sent {cutter.sent} of {whole.sent}"
@@ -137,4 +141,6 @@ async def every_cut(script: Callable[[], Any], connection: Callable[[], Any], wo
             assert not true(cutter.script), known
         if found == OK:
             assert true(cutter.script) and cutter.sent >= cutter.script.confirmed_at > 0, known
+
+    await asyncio.gather(*map(tried, cuts(whole, step)))
     return counts

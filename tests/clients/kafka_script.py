@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any
 
 from aiokafka.protocol.admin import ApiVersionRequest_v0
 from aiokafka.protocol.fetch import FetchRequest_v4
@@ -19,13 +19,15 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, VERSIONS = 0, 1, 2, 3, 18
 REQUESTS = {PRODUCE: ProduceRequest_v7, FETCH: FetchRequest_v4, LIST_OFFSETS: OffsetRequest_v1,
             METADATA: MetadataRequest_v5, VERSIONS: ApiVersionRequest_v0}  # fmt: skip
 BROKER, FIRST_OFFSET = 1, 6
+UNSUPPORTED = 35
+"""The answer to a client that begins with a newer request for versions; the client then sends the oldest."""
 
 
 class KafkaScript:
     """``code`` answers a Produce request; ``holds`` are the log's records; requests with a number in ``unanswered`` get
     no answer; without a ``leader`` the partition has none (-1)."""
 
-    port: ClassVar[int] = 0
+    port = 0
     """The port that the broker tells clients to reach it at."""
 
     def __init__(self, code: int = 0, holds: tuple[bytes, ...] = (), unanswered: tuple[int, ...] = (),
@@ -44,10 +46,13 @@ class KafkaScript:
         while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := struct.unpack(">i", self._buffer[:4])[0]):
             frame, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             key, version, correlation, name = struct.unpack(">hhih", frame[:10])
-            request = REQUESTS[key].decode(BytesIO(frame[10 + name :]))
-            assert version == request.API_VERSION
-            self.asked.append(key)
-            told = REQUESTS[key].RESPONSE_TYPE(*self._answer(key, request)).encode()
+            if key == VERSIONS and version:
+                told = ApiVersionRequest_v0.RESPONSE_TYPE(UNSUPPORTED, []).encode()
+            else:
+                request = REQUESTS[key].decode(BytesIO(frame[10 + name :]))
+                assert version == request.API_VERSION
+                self.asked.append(key)
+                told = REQUESTS[key].RESPONSE_TYPE(*self._answer(key, request)).encode()
             if key not in self._unanswered:
                 answer += struct.pack(">ii", len(told) + 4, correlation) + told
             if key == PRODUCE:

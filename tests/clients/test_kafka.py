@@ -23,16 +23,8 @@ SETUP = BrokerSetup([], Access(), Demands(queues=("q0",), logs=("l0",)))
 STEP_BYTES = 3
 
 
-class Connection(KafkaConnection):
-    """A connection to the script, which tells the port of the cutter that it runs in."""
-
-    async def connect(self, host: str, port: int, local: str) -> None:
-        KafkaScript.port = port
-        await super().connect(host, port, local)
-
-
-def connection() -> Connection:
-    return Connection(SETUP)
+def connection() -> KafkaConnection:
+    return KafkaConnection(SETUP)
 
 
 async def append(client: LogConnection) -> None:
@@ -172,7 +164,8 @@ async def test_the_leader_is_the_one_that_most_brokers_tell() -> None:
     async with contextlib.AsyncExitStack() as stack:
         scripts = [KafkaScript(), KafkaScript(leader=-1), KafkaScript(leader=-1)]
         ports = [(await stack.enter_async_context(serving(each, Cut()))).port for each in scripts]
-        KafkaScript.port = ports[0]
+        for each in scripts:
+            each.port = ports[0]
         names = Demands(logs=("l0",))
         assert await KAFKA.leaders(BrokerSetup([broker(1)], Access(), names)) == {"l0": "n1"}
         assert await KAFKA.leaders(BrokerSetup([broker(1), broker(2)], Access(), names)) == {}

@@ -207,7 +207,7 @@ class AnyBrokerCluster(Cluster):
         return f"{status.node} does not serve ({(status.detail or {}).get('error')}{state}{words})"
 
     async def _get_in(self, broker: Broker) -> None:
-        connection = self.protocol.connection(self._setup())
+        connection = self.protocol.own_connection(self._setup())
         try:
             await connection.connect(broker.host, broker.port, "")
         finally:
