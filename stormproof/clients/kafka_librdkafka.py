@@ -4,8 +4,8 @@ Only connections are librdkafka's: preparation, settings, leaders and the table 
 ``stormproof.clients.kafka``. The library can't bind to an address, so each connection is a program in its client
 place's network (``stormproof.clients.exec.in_program``).
 
-There are no queues: the library's share consumer is a preview, and a broker drops a share group's record after a number
-of deliveries that no setting of a group can lift.
+There are no queues: the library's share consumer is a preview, and a share group drops a record after a number of
+deliveries, which a group's own setting can't raise above the broker's limit (KIP-1240).
 
 With ``idempotence=false`` nothing is sent twice. ``retries=0`` alone does not achieve that: after a code such as 6
 NOT_LEADER_OR_FOLLOWER librdkafka sends a message again without counting a retry. So ``retry.backoff.ms`` exceeds

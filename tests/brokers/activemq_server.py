@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from builds import MAVEN, build
 from rabbitmq_server import free_ports
 
 HOME = Path("/usr/share/activemq")
@@ -46,13 +47,11 @@ class ActiveMqServer:
 @contextmanager
 def activemq(folder: Path) -> Iterator[ActiveMqServer]:
     """Start a broker, and end it; skips the test where ActiveMQ or Maven is not installed."""
-    for program, package in (("activemq", "activemq"), ("mvn", "maven")):
-        if not shutil.which(program):
-            pytest.skip(f"{program} is not installed (apt-get install {package})")
+    if not shutil.which("activemq"):
+        pytest.skip("activemq is not installed (apt-get install activemq)")
     amqp, stomp = free_ports(2)
     for jar in _JARS:
-        subprocess.run(["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={jar}", f"-DoutputDirectory={folder}/jars"],
-                       cwd=folder, check=True, timeout=150, capture_output=True)  # fmt: skip
+        build([*MAVEN, "dependency:copy", f"-Dartifact={jar}", f"-DoutputDirectory={folder}/jars"], folder)
     (folder / "activemq.xml").write_text(_BROKER.format(folder=folder, amqp=amqp, stomp=stomp))
     log = folder / "log"
     with log.open("wb") as out:

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import docker
+from builds import COPY, MAVEN, build
 from docker.errors import ImageNotFound
-from test_client_examples import KAFKA, MAVEN, build
+from kafka_server import POM
 
 sys.path.append(str(Path(__file__).parents[1] / "compose"))
 from examples import image
@@ -24,8 +25,8 @@ def kafka_image(folder: Path) -> str:
     except ImageNotFound:
         java = image("activemq")  # which brings Java, and is there for another test
         folder.mkdir()
-        (folder / "pom.xml").write_text(KAFKA)
-        build([*MAVEN, f"-DoutputDirectory={folder / 'libs'}"], folder)
+        (folder / "pom.xml").write_text(POM)
+        build([*MAVEN, *COPY, f"-DoutputDirectory={folder / 'libs'}"], folder)
         (folder / "Dockerfile").write_text(f"FROM {java}\nCOPY libs /opt/kafka/libs\n")
         client.images.build(path=str(folder), tag=IMAGE, rm=True, forcerm=True)
     finally:

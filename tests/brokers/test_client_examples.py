@@ -66,18 +66,17 @@ def test_go_with_nats(tmp_path: Path) -> None:
     assert sum(dropped(lines, host, cut) + dropped(lines, cut, host) for host in others) > 0, lines
 
 
-def twins(folder: Path, system: str, home: Path, *settings: str) -> None:
-    """With acks=all nothing that was confirmed is lost; with acks=1 a cut-off leader, n1, confirms what is lost
-    later. A word of ``settings`` may hold {acks}."""
+def twins(folder: Path, system: str, home: Path, at_once: int, *settings: str) -> None:
+    """With acks=all nothing that was confirmed is lost; with acks=1 a leader that is cut off confirms what is lost
+    later. A setting may hold {acks}; ``at_once`` of the two runs go side by side."""
 
     def verdict_of(acks: str) -> dict[str, Any]:
         words = [word for each in settings for word in ("--set", each.format(acks=acks))]
         return run(folder / acks, system, "--workload", "log", "--nodes", "3", "--nemesis", "partition",
-                   "--time-limit", "20", "--rate", "60", "--seed", "3", "--set", "partition_kind=one", "--set",
-                   "schedule=partition:one:5-14:1", "--set", "open_timeout=5", "--set", "start_timeout=150", *words,
-                   KAFKA_HOME=str(home))[0]  # fmt: skip
+                   "--time-limit", "22", "--rate", "100", "--seed", "3", "--set", "partition_kind=one", "--set",
+                   "open_timeout=5", "--set", "start_timeout=150", *words, KAFKA_HOME=str(home))[0]  # fmt: skip
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         safe, weak = pool.map(verdict_of, ("all", "1"))
     assert safe["verdict"] == "valid", safe
     assert weak["verdict"] == "invalid" and weak["anomalies"]["log-lost"] > 0, weak
@@ -85,12 +84,15 @@ def twins(folder: Path, system: str, home: Path, *settings: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_java_with_kafka(tmp_path: Path, kafka_home: Path) -> None:
+    """Its clients are JVMs, which start slowly: one run at a time."""
     folder = shutil.copytree(EXAMPLES / "kafka", tmp_path / "kafka", ignore=shutil.ignore_patterns("target"))
     build([*MAVEN, "package", *COPY], folder)
-    twins(tmp_path, "JavaKafka", kafka_home, f"command={folder / 'client'} {{acks}}", "op_timeout=8")
+    twins(tmp_path, "JavaKafka", kafka_home, 1, f"command={folder / 'client'} {{acks}}", "op_timeout=8",
+          "fault_duration=8")  # fmt: skip
 
 
 @pytest.mark.timeout(900)
 def test_librdkafka_with_kafka(tmp_path: Path, kafka_home: Path) -> None:
     pytest.importorskip("confluent_kafka")
-    twins(tmp_path, "LibrdkafkaKafka", kafka_home, "acks={acks}")
+    twins(tmp_path, "LibrdkafkaKafka", kafka_home, 2, "logs=1", "acks={acks}",
+          "schedule=partition:leader-of-log0:5-14:1")  # fmt: skip

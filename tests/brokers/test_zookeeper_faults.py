@@ -34,7 +34,8 @@ def test_a_put_that_the_library_repeats(tmp_path: Path) -> None:
     arm = {"op_timeout": 12, "session": 6, "producers": 6}
     bad = queue(tmp_path / "library", "pause:one:2-7:1", 10, retry="library", **arm)
     good = queue(tmp_path / "none", "pause:one:2-7:1", 10, **arm)
-    assert bad.status == 1 and set(bad.verdict["anomalies"]) == {"duplicated"}, bad.err + bad.out
+    # A message that is late is told, too, but not held against the broker: order is not promised.
+    assert bad.status == 1 and set(bad.verdict["anomalies"]) - {"order"} == {"duplicated"}, bad.err + bad.out
     assert "library sent it again, and the broker stored both" in why(bad)
     assert good.status == 0, good.err + good.out
 

@@ -45,7 +45,7 @@ def test_the_files_load_for_every_protocol(client: str | None, tmp_path: Path) -
         protocol = PROTOCOLS.load(client)
         assert system.port == protocol.port and system.provides == protocol.provides
         assert {option.name for option in system.options} >= {option.name for option in protocol.options}
-        assert system.leads_objects() is (client in ("kafka", "nats", "redis"))
+        assert system.leads_objects() is (client in ("kafka", "kafka-librdkafka", "nats", "redis"))
 
 
 def test_the_night_is_a_night_of_it(tmp_path: Path) -> None:
