@@ -19,6 +19,8 @@ from stormproof.history.schema import PAIR_SHIFT
 
 NO_COPIES = "the system shows no copies"
 """Error of a read of a node's copy when the system does not show copies."""
+NO_COPY = "this node has no copy"
+"""Error of a read of a node's copy when the node is none of the log's replicas."""
 LOW = (1 << PAIR_SHIFT) - 1
 
 

@@ -35,7 +35,7 @@ from stormproof.generator.core import SECOND
 from stormproof.operation import FAIL, INVOKE, NOT_FOUND, Op
 from stormproof.test import Test
 from stormproof.vocabulary import LOGS
-from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient, log_name
+from workloads.log_client import EMPTY, NO_COPIES, NO_COPY, GenericLogClient, log_name
 from workloads.options import CONNECT, CONNECTING, TIMEOUTS
 
 SEEK_BACK_OFFSETS = 20
@@ -85,7 +85,7 @@ class UntilEmpty(Generator):
     wanted: Op
     patience: int = 0
     """Nanoseconds for which reads of a missing log are repeated."""
-    ends: tuple[str, ...] = (EMPTY, NO_COPIES)
+    ends: tuple[str, ...] = (EMPTY, NO_COPIES, NO_COPY)
     """Errors that end the reads."""
     done: bool = False
     missing_since: int = -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stormproof.contracts.client import CopyConnection, LogConnection, LogEntry
+from stormproof.contracts.client import CopyConnection, LogConnection, LogEntry, NotFound
 from stormproof.contracts.cluster import Cluster
 from stormproof.operation import Op
 from workloads.generic_client import GenericQueueClient, close_quietly, reason_of
@@ -18,6 +18,8 @@ EMPTY = "empty"
 """The error of a read that found no entry after its position."""
 NO_COPIES = "the system shows no copies"
 """The error of a read of a node's local copy where the system does not expose it."""
+NO_COPY = "this node has no copy"
+"""The error of such a read at a node that is none of the log's replicas."""
 
 
 class GenericLogClient(GenericQueueClient):
@@ -82,6 +84,8 @@ class GenericLogClient(GenericQueueClient):
                 await self._bounded(connection.connect_copy(host, port, self._local))
             assert isinstance(connection, LogConnection)
             return (await self._next(connection, op, place))._replace(node=node)
+        except NotFound:
+            return op.fail(NO_COPY)._replace(node=node)
         except Exception as error:
             self.unserved = True
             return op.fail(f"not read: {reason_of(error)}")._replace(node=node)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.logs import NO_COPIES, Logs, RowTuples, outcome_of
+from checkers.logs import NO_COPIES, NO_COPY, Logs, RowTuples, outcome_of
 from checkers.run import Run
 from stormproof import vocabulary
 from stormproof.contracts.check import UNKNOWN, VALID, CheckOutcome
@@ -21,25 +21,29 @@ def check(run: Run) -> CheckOutcome:
     (``missing``).
 
     Only copies that were read to their end are compared. If copies of a log were requested from nodes and fewer than
-    two were read completely, a run without differences is *unknown*. If none were requested, or the system shows no
-    copies, there is nothing to compare.
+    two were read completely, a run without differences is *unknown*. If none were requested, the system shows no
+    copies, or all nodes but one said that they have none, there is nothing to compare.
     """
     logs, h = Logs(run), run.history
     rows, ends = logs.rows(vocabulary.OK, "copy"), logs.ends("copy")
     asked = np.setdiff1d(logs.key(logs.rows(vocabulary.INVOKE, "copy")), logs.key(logs.ends("copy", NO_COPIES)))
+    absent = logs.ends("copy", NO_COPY)
     found: dict[str, RowTuples] = {"differs": [], "missing": []}
-    short, compared = [], 0
+    short, several, compared = [], False, 0
     for key in asked.tolist():
         nodes = np.unique(h.node.codes[ends[h.key[ends] == key]])
         if len(nodes) < 2:
-            short.append(key)
+            told = np.union1d(nodes, h.node.codes[absent[h.key[absent] == key]])
+            if len(told) < int(run.test.get("nodes", 0)):
+                short.append(key)
             continue
+        several = True
         mine = rows[(h.key[rows] == key) & np.isin(h.node.codes[rows], nodes)]
         compared += len(np.unique(logs.offset(mine)))
         _compare(logs, mine, len(nodes), found)
     outcome = outcome_of(logs, found, amount(compared, "offset"), ", the same at each node")
-    if not len(asked):
-        return replace(outcome, summary="no copies")
+    if not several and not short:
+        return replace(outcome, summary="no copies to compare")
     if short and outcome.verdict == VALID:
         reason = f"fewer than two copies of log {short[0]} were read to their ends"
         return replace(outcome, verdict=UNKNOWN, summary=reason)

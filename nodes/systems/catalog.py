@@ -37,7 +37,7 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.etcd.system:ETCD"),
     Entry("zeroc-icestorm", "ZeroC's IceStorm: one server, or a replicated group; topics of events",
           "nodes.systems.zeroc_icestorm.system:ZEROC_ICESTORM"),
-    Entry("nats", "NATS JetStream: one server or three; streams as queues", "nodes.systems.nats.system:NATS"),
+    Entry("nats", "NATS JetStream: one server to five; streams as queues, and as logs", "nodes.systems.nats.system:NATS"),
     *(Entry(f"any-{entry.name}", f"any broker in a Compose file, or that runs: {entry.summary}",
             f"nodes.systems.any_broker.system:{entry.name}") for entry in PROTOCOLS),
     Entry("any-commands", "any system in a Compose file, used by the commands of its test templates",

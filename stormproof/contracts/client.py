@@ -341,7 +341,8 @@ class CopyConnection(Protocol):
     """A connection to logs that can also read one node's local copy, leader or not; for the workload `divergence`."""
 
     async def connect_copy(self, host: str, port: int, local: str) -> None:
-        """Connect to this node's local copy; the harness then calls only ``read``."""
+        """Connect to this node's local copy; the harness then calls only ``read``, which raises ``NotFound`` if this
+        node is none of the log's replicas."""
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,21 @@ class Recipe:
 
         A Maven recipe has ``sha256`` (lines of sha256sum(1)), a Go recipe has ``mod`` and ``sum`` (go.mod, go.sum).
         """
-        endings = ("sha256",) if self.client == MVN else ("mod", "sum")
-        found = {ending: _OURS / "lock" / f"{self.name}-{version}.{ending}" for ending in endings}
+        found = {ending: _OURS / "lock" / f"{self.name}-{version}.{ending}" for ending in self._endings}
         if not all(file.is_file() for file in found.values()):
             return {}
         return {ending: file.read_text(encoding="utf-8") for ending, file in found.items()}
+
+    def pinned_versions(self) -> tuple[str, ...]:
+        """Return all pinned versions, in order of their names."""
+        begin, end = f"{self.name}-", f".{self._endings[0]}"
+        names = (each.name for each in (_OURS / "lock").iterdir())
+        return tuple(sorted(name.removeprefix(begin).removesuffix(end) for name in names
+                            if name.startswith(begin) and name.endswith(end)))  # fmt: skip
+
+    @property
+    def _endings(self) -> tuple[str, ...]:
+        return ("sha256",) if self.client == MVN else ("mod", "sum")
 
     def lock_digest(self, version: str) -> str:
         """Return the SHA-256 of a version's checksums; empty if it is not pinned."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
+from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.fetch.fetched import Fetched
@@ -20,8 +22,13 @@ PROGRAM = "program"
 """The option with the path of what the user has on the machines, instead of a fetched broker."""
 
 
-def version_option(name: str) -> Option:
-    """Return the option for a system whose broker is fetched under this name."""
+def version_option(name: str, packaged: str = "") -> Option:
+    """Return the option for a system whose broker is fetched under this name. ``packaged`` is the origin of the usual
+    program, if the broker is fetched only on request."""
+    if packaged:
+        pinned = " and ".join(recipe(name).pinned_versions())
+        return Option(VERSION, "", f"version that `stormproof fetch {name}` brings ({pinned} pinned); empty: "
+                      f"{packaged}")  # fmt: skip
     return Option(VERSION, recipe(name).version, f"version that `stormproof fetch {name}` brings")
 
 
@@ -31,25 +38,35 @@ class FetchingSystem(System):
     fetched: str = ""
     """The name by which `stormproof fetch` brings the broker (``stormproof/fetch/recipes.toml``); empty: it comes by
     other ways. Its folder on a machine is ``machine.fetched``."""
+    packaged: bool = False
+    """The usual program comes by ``packages`` or ``distributions``; without a ``version`` nothing is fetched."""
 
     def fetched_version(self, options: Mapping[str, Any]) -> Fetched | None:
-        """Return the version that a test needs; None if it needs none, because the user names a program.
+        """Return the version that a test needs; None if it needs none, because the user names a program, or no version
+        of a packaged system.
 
         Raises:
             UsageError: the option ``version`` can't be a version, or goes with ``program``.
         """
-        if not self.fetched:
+        given = str(options.get(VERSION, ""))
+        if not self.fetched or (self.packaged and not given):
             return None
-        wanted = Fetched(self.fetched, str(options.get(VERSION, "")))
+        wanted = Fetched(self.fetched, given)
         if not options.get(PROGRAM):
             return wanted
-        if wanted.version != wanted.recipe.version:
+        if self.packaged or wanted.version != wanted.recipe.version:
             raise UsageError(f"--set {VERSION}={wanted.version} does not go with --set {PROGRAM}")
         return None
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the version."""
         self.fetched_version(test.options)
+
+    def topology(self, test: Test, demands: Demands) -> Topology:
+        """Return the machines, without the packages that a fetched broker replaces."""
+        found = super().topology(test, demands)
+        replaced = self.packaged and self.fetched_version(test.options) is not None
+        return replace(found, packages=()) if replaced else found
 
     def bring(self, test: Test, tell: Teller, show: Teller) -> None:
         """Bring the broker to this machine, unless it is there; ``tell`` and ``show`` are those of ``fetch``.

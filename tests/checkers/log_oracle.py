@@ -69,15 +69,18 @@ def wrong_reads(rows: Sequence[Row]) -> int:
     return wrong
 
 
-def diverging(rows: Sequence[Row], nodes: dict[int, str]) -> int | None:
-    """Offsets of whole copies that are not the same everywhere; None: can't be told. ``nodes``: row -> node."""
+def diverging(rows: Sequence[Row], nodes: dict[int, str], count: int) -> int | None:
+    """Offsets of whole copies that are not the same everywhere; None: can't be told. ``nodes``: row -> node; ``count``
+    of them are in the test."""
     copies = [o for o in operations(rows) if o.f == "copy"]
     wrong, short = 0, False
     for key in {o.key for o in copies}:
         whole = {nodes[o.ret] for o in copies if o.ret is not None and o.key == key
                  and o.kind == "fail" and o.error == "empty"}  # fmt: skip
         if len(whole) < 2:
-            short = True
+            without = {nodes[o.ret] for o in copies if o.ret is not None and o.key == key
+                       and o.kind == "fail" and o.error == "this node has no copy"}  # fmt: skip
+            short = short or len(whole | without) < count
             continue
         mine = [(nodes[o.ret], *o.value) for o in copies if o.ret is not None and o.key == key and o.kind == "ok"
                 and nodes[o.ret] in whole]  # fmt: skip

@@ -13,7 +13,7 @@ from log_oracle import diverging, gone, lost, wrong_offsets, wrong_reads
 from checkers import logs
 from checkers.run_check import judge
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
-from workloads.log_client import EMPTY, NO_COPIES
+from workloads.log_client import EMPTY, NO_COPIES, NO_COPY
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -50,7 +50,7 @@ GOOD = [*append(1, 1), *append(3, 2), *poll(1, 1), *poll(3, 2), *seek(1), *poll(
 
 
 def test_words_that_workload_and_checks_share() -> None:
-    assert (logs.EMPTY, logs.NO_COPIES) == (EMPTY, NO_COPIES)
+    assert (logs.EMPTY, logs.NO_COPIES, logs.NO_COPY) == (EMPTY, NO_COPIES, NO_COPY)
 
 
 def test_a_log_as_it_should_be() -> None:
@@ -92,6 +92,15 @@ def test_a_system_that_shows_no_copies_has_none_to_compare() -> None:
     assert outcomes([*refused, *other])["divergence"].verdict == UNKNOWN, "of another log one copy was read"
 
 
+def test_a_log_with_one_replica_has_no_copies_to_compare() -> None:
+    """All nodes have to say so: one that was not asked may have a copy that differs."""
+    alone = whole((1, 1), f="copy")
+    second, third = (op(1, "copy", "fail", error=NO_COPY, node=node) for node in ("n2", "n3"))
+    assert outcomes([*alone, *second, *third])["divergence"].verdict == VALID
+    assert outcomes([*alone, *second])["divergence"].verdict == UNKNOWN
+    assert outcomes([*alone, *second, *whole((1, 2), f="copy", node="n3")])["divergence"].verdict == INVALID
+
+
 def test_a_log_that_is_gone_as_a_whole_is_lost() -> None:
     absent = op(1, "scan", "fail", error="not found: no such stream")
     rows = [*append(1, 1), *poll(1, 1), *absent, *absent, *absent]
@@ -128,9 +137,9 @@ def histories(draw: Any) -> list[Row]:
             done = {"append": (offset, call.value), "seek": offset - 1}.get(call.f, (offset, read))
         elif call.f == "append":
             done = call.value
-        reasons = (EMPTY, EMPTY, "not found: gone") if call.f == "scan" else (EMPTY,)
+        reasons = (EMPTY, EMPTY, "not found: gone") if call.f == "scan" else (EMPTY, NO_COPY)
         error = draw(st.sampled_from(reasons)) if kind == "fail" and call.f != "append" else None
-        node = draw(st.sampled_from(("n1", "n2"))) if call.f == "copy" else "n1"
+        node = draw(st.sampled_from(("n1", "n2", "n3"))) if call.f == "copy" else "n1"
         rows.append(call._replace(type=kind, value=done, error=error, node=node))
     return rows
 
@@ -147,7 +156,7 @@ def test_every_verdict_is_that_of_the_definitions(rows: list[Row], patience: int
     nodes = {number: row.node or "" for number, row in enumerate(rows)}
     reads = found["log-reads"].figures
     wanted = {"log-lost": lost(rows, patience), "log-offsets": wrong_offsets(rows),
-              "divergence": diverging(rows, nodes)}  # fmt: skip
+              "divergence": diverging(rows, nodes, INFO["test"]["nodes"])}  # fmt: skip
     for check, count in wanted.items():
         event(f"{check} {verdict_of(count)[0]}")
         assert (found[check].verdict, found[check].count) == verdict_of(count), check

