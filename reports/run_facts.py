@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 from reports.inference.sends import ConfirmedSends
@@ -61,6 +63,14 @@ class Facts:
     """The names of all nodes."""
     sends: Callable[[int | None], ConfirmedSends] | None = None
     """Returns the fate of all confirmed sends, or with a subscription, their fate for it; None without a history."""
+
+    @cached_property
+    def led_separately(self) -> bool:
+        """Whether one report named different leaders for several objects: what a node's log says of leading is then not
+        about each of them."""
+        lanes = [(lane.node.partition(", ")[2], stretch) for lane in self.leaders for stretch in lane.stretches]
+        return any(witness == by and one.role != other.role and one.start < other.end and other.start < one.end
+                   for (witness, one), (by, other) in combinations(lanes, 2))  # fmt: skip
 
 
 @dataclass(frozen=True)

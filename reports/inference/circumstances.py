@@ -3,6 +3,7 @@ and which node led."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,10 @@ ARROW = ">"
 SEEN_WITHIN_S = 1.5
 """The harness queries leaders once a second: a leader may have led this long before a node first named it."""
 
+UNAWARE_S = 5.0
+"""A node that was cut off may go on to confirm as leader for so long: its clients and itself first have to notice."""
+
+_NUMBERED = re.compile(r".*?(\d+)")
 _ASKED_FOR_MEMORY = {
     ("persistent", False): "Clients sent {them} as not persistent (persistent=false)",
     ("storage", "memory"): "Clients created streams in memory (storage=memory)",
@@ -39,6 +44,11 @@ class Led(NamedTuple):
 def struck(fault: FaultWindow) -> float:
     """Return when a fault took effect, in seconds of the run."""
     return (fault.start if fault.struck is None else fault.struck) / 1e9
+
+
+def complete(fault: FaultWindow) -> float:
+    """Return when an injection was complete, in seconds of the run."""
+    return struck(fault) if fault.struck is not None or fault.in_force is None else fault.in_force / 1e9
 
 
 def over(fault: FaultWindow) -> float:
@@ -78,21 +88,27 @@ def stops_of(node: str, facts: Facts) -> list[FaultWindow]:
 
 
 def cuts_of(node: str, facts: Facts) -> Iterator[tuple[FaultWindow, frozenset[str]]]:
-    """Yield the faults that cut a node off from others in both directions, with those nodes."""
+    """Yield the faults that cut a node off from others, with those nodes. One direction is enough: neither of two nodes
+    gets an answer from the other."""
     for fault in sorted(facts.faults, key=struck):
-        if fault.confirmed and CUTS_LINKS in fault.effects and (others := cut_off_from(node, fault, facts.names)):
+        if fault.confirmed and CUTS_LINKS in fault.effects and (
+                others := cut_off_from(node, fault, facts.names, one_way=True)):  # fmt: skip
             yield fault, others
 
 
-def cut_off_from(machine: str, fault: FaultWindow, names: tuple[str, ...]) -> frozenset[str]:
-    """Return the nodes that a machine could neither hear nor reach during a fault: by the counts of dropped packets of
-    each cut link, which its evidence holds."""
+def cut_off_from(
+    machine: str, fault: FaultWindow, names: tuple[str, ...], one_way: bool = False
+) -> frozenset[str]:
+    """Return the nodes that a machine could neither hear nor reach during a fault, or ``one_way``, not do both: by the
+    counts of dropped packets of each cut link, which its evidence holds."""
     cut = set()
     for link in mapping(fault.heal_evidence.get("dropped")):
         source, arrow, target = str(link).partition(ARROW)
         if arrow:
             cut.add((machine_of(source), machine_of(target)))
-    return frozenset(node for node in names if node != machine and {(machine, node), (node, machine)} <= cut)
+    few = 1 if one_way else 2
+    return frozenset(node for node in names
+                     if node != machine and len({(machine, node), (node, machine)} & cut) >= few)  # fmt: skip
 
 
 def disk_of(node: str, fault: FaultWindow) -> Mapping[str, Any]:
@@ -125,14 +141,14 @@ def led_among(nodes: frozenset[str], key: int | None, since: float, until: float
     """Return the first of these nodes that led at some time from ``since`` to ``until``: by its own log, or by what
     other nodes reported of the leader of an object (``key``)."""
     found = []
-    for lane in facts.roles:
+    for lane in () if key is not None and facts.led_separately else facts.roles:
         node = lane.node.partition(".")[0]
         for stretch in lane.stretches:
             if node in nodes and stretch.leads and stretch.start <= until and stretch.end > since:
                 found.append(Led(node, max(stretch.start, 0.0), "by its log"))
     for lane in facts.leaders:
         led, _, witness = lane.node.partition(", ")
-        if key is not None and led[1:].isdecimal() and int(led[1:]) != key:
+        if key is not None and _number_in(led) not in (key, None):
             continue
         for stretch in lane.stretches:
             if stretch.role in nodes and stretch.start <= until and stretch.end > since:
@@ -144,19 +160,30 @@ def led_among(nodes: frozenset[str], key: int | None, since: float, until: float
 def keeper(node: str, key: int, time: float, facts: Facts) -> str:
     """Return the leader of an object (``key``) as a node itself saw it at a time, or as the system reported it; the
     node, if that is not known, if it was cut off from that leader, or if a log names another leader than the report.
+
+    For ``UNAWARE_S`` seconds after a cut, a node that led before it counts as not knowing its successor.
     """
-    leading = {lane.node.partition(".")[0] for lane, stretch in stretches_at(facts.roles, time) if stretch.leads}
+    roles = () if facts.led_separately else facts.roles
+    leading = {lane.node.partition(".")[0] for lane, stretch in stretches_at(roles, time) if stretch.leads}
     for witness in (node, ""):
         for lane in facts.leaders:
             led, _, by = lane.node.partition(", ")
-            if by == witness and led[1:].isdecimal() and int(led[1:]) == key:
+            if by == witness and _number_in(led) == key:
                 for stretch in lane.stretches:
                     if stretch.start <= time < stretch.end:
-                        cut = any(struck(fault) <= time <= over(fault) and stretch.role in others
-                                  for fault, others in cuts_of(node, facts))  # fmt: skip
+                        cut = any(stretch.role in others and complete(fault) <= time <= (
+                            over(fault) + UNAWARE_S * any(each.role == node and each.start <= struck(fault) < each.end
+                                                          for each in lane.stretches))
+                            for fault, others in cuts_of(node, facts))
                         rivals = leading - {stretch.role} if not witness else ()
                         return node if cut or rivals else stretch.role
     return node
+
+
+def _number_in(name: str) -> int | None:
+    """Return the number at the end of an object's name, as of log0; None if there is none."""
+    match = _NUMBERED.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def led_at(node: str, key: int, time: float, facts: Facts) -> bool:
@@ -167,7 +194,8 @@ def led_at(node: str, key: int, time: float, facts: Facts) -> bool:
 
 def stopped_leading(node: str, after: float, facts: Facts) -> float | None:
     """Return when a node first said after a time that it no longer leads, or took another node's state."""
-    changes = [stretch.start for lane in facts.roles if lane.node.partition(".")[0] == node
+    roles = () if facts.led_separately else facts.roles
+    changes = [stretch.start for lane in roles if lane.node.partition(".")[0] == node
                for stretch in lane.stretches if not stretch.leads and stretch.start >= after]  # fmt: skip
     taken = [each.time for each in facts.transfers if each.target.partition(".")[0] == node and each.time >= after]
     return min([*changes, *taken], default=None)

@@ -22,8 +22,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reports.inference.circumstances import (
+    UNAWARE_S,
     Led,
     asked_for_memory,
+    complete,
     cuts_of,
     discarded,
     disk_faults,
@@ -92,8 +94,12 @@ def loss_causes(
     that confirmed a send kept it itself, leader or not."""
     sends = sends if own else _by_keeper(sends, facts)
     every = list(_all_ended(sends, lost, facts))
-    every += [each for node in sorted(set(sends.node[lost].tolist())) if node
-              for each in _explanations(str(node), sends, lost, facts, own)]
+    for node in sorted(set(sends.node[lost].tolist()) - {""}):
+        mine = sends.node == node
+        keys = sorted(set(sends.key[mine & lost].tolist()))
+        for key in keys if facts.led_separately else keys[:1]:
+            own_ones = mine & (sends.key == key) if facts.led_separately else mine
+            every += _explanations(str(node), key, own_ones, sends, lost, facts, own)
     every = [each for each in every if each.fits.any()]
     chosen: dict[tuple[int, ...], list[int]] = {}
     for at in np.flatnonzero(wanted).tolist():
@@ -146,10 +152,8 @@ def _all_ended(sends: ConfirmedSends, lost: Bools, facts: Facts) -> Iterator[Los
 
 
 def _explanations(
-    node: str, sends: ConfirmedSends, lost: Bools, facts: Facts, own: bool
+    node: str, key: int, mine: Bools, sends: ConfirmedSends, lost: Bools, facts: Facts, own: bool
 ) -> Iterator[LossExplanation]:
-    mine = sends.node == node
-    key = int(sends.key[lost & mine][0])
     for fault, others in cuts_of(node, facts):
         yield from _cut_off(node, fault, others, mine, key, sends, lost, facts)
     for fault in stops_of(node, facts):
@@ -168,7 +172,7 @@ def _cut_off(
     begin, end = struck(fault), over(fault)
     rival = led_among(others, key, begin + CLOCKS_S, end + _AFTER_S, facts)
     few = len(facts.names) - len(others) <= len(facts.names) // 2
-    if rival is not None and _led_before(rival, begin, facts):
+    if rival is not None and _led_before(rival, key, begin, facts):
         rival = None  # it led all along, so that the cut did not make it leader
     stepped = stopped_leading(node, end, facts)
     if stepped is None and rival is not None:
@@ -176,6 +180,8 @@ def _cut_off(
     until = end if stepped is None or stepped > end + _AFTER_S else stepped
     inside = mine & (sends.end >= begin) & (sends.end <= until)
     pool = inside & (sends.got > until)
+    if rival is not None and _share(lost & pool, pool):
+        inside |= _unaware(mine, lost, until, sends, facts)
     if not _share(lost & pool, pool) or (rival is None and not few):
         return
 
@@ -200,12 +206,19 @@ def _noticed(mine: Bools, lost: Bools, healed: float, sends: ConfirmedSends, fac
     return max(sends.end[mine & lost & (sends.end > healed) & (sends.end < until)], default=None)
 
 
+def _unaware(mine: Bools, lost: Bools, until: float, sends: ConfirmedSends, facts: Facts) -> Bools:
+    """Return the lost sends that a node confirmed soon after a time, before the next fault: to clients that had not
+    noticed the new leader, while others had."""
+    limit = min([until + UNAWARE_S, *(struck(each) for each in facts.faults if struck(each) > until)])
+    return mine & lost & (sends.end > until) & (sends.end < limit)
+
+
 def _stood_still(
     node: str, fault: FaultWindow, mine: Bools, key: int, sends: ConfirmedSends, lost: Bools, facts: Facts
 ) -> Iterator[LossExplanation]:
     begin, end = struck(fault), over(fault)
     rival = led_among(frozenset(facts.names) - {node}, key, begin + CLOCKS_S, end + _AFTER_S, facts)
-    if rival is None or _led_before(rival, begin, facts):
+    if rival is None or _led_before(rival, key, begin, facts):
         return
     repaired = _repair(node, end, facts)
     gone = min([time for time in (state_taken(node, end, facts), None if repaired is None else repaired[0])
@@ -263,7 +276,7 @@ def _ended(
     they were down then."""
     at = struck(fault)
     every = own or set(facts.names) <= set(nodes)
-    pool = mine & (sends.end <= _complete(fault) + CLOCKS_S) & (sends.got > at)
+    pool = mine & (sends.end <= complete(fault) + CLOCKS_S) & (sends.got > at)
     rows = np.flatnonzero(pool)
     kept = ~lost[rows]
     later_kept: Int64s = np.cumsum(kept[::-1])[::-1] - kept
@@ -288,13 +301,8 @@ def _ended(
                            whole=not kept.any())  # fmt: skip
 
 
-def _complete(fault: FaultWindow) -> float:
-    """Return when an injection was complete, in seconds of the run."""
-    return struck(fault) if fault.struck is not None or fault.in_force is None else fault.in_force / 1e9
-
-
 def _moment(fault: FaultWindow) -> str:
-    begin, end = struck(fault), _complete(fault)
+    begin, end = struck(fault), complete(fault)
     return f"at {begin:.3f} s" if end - begin < CLOCKS_S else f"between {begin:.3f} and {end:.3f} s"
 
 
@@ -334,9 +342,10 @@ def _disks(down: list[FaultWindow]) -> str:
     return f" {disk} discarded {plain(sum(counts))} bytes that were not synced{old}."
 
 
-def _led_before(rival: Led, begin: float, facts: Facts) -> bool:
+def _led_before(rival: Led, key: int, begin: float, facts: Facts) -> bool:
     """Return whether a rival led before a fault began, by its own log or the reports."""
-    return led_among(frozenset({rival.node}), None, begin - 1.0, begin - CLOCKS_S, facts) is not None
+    only = key if facts.led_separately else None
+    return led_among(frozenset({rival.node}), only, begin - 1.0, begin - CLOCKS_S, facts) is not None
 
 
 def _rival(rival: Led | None) -> str:

@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from stormproof.clients.kafka_link import (
-    CONNECT_SECONDS,
     FETCH_MILLISECONDS,
     Taker,
     common_settings,
@@ -44,9 +43,12 @@ from stormproof.text import reason
 BROKER_PORT = 9092
 ANSWER_MILLISECONDS = 5000
 """The time limit of a request, for the client and for the broker."""
-READY_SECONDS, METADATA_SECONDS = CONNECT_SECONDS, 0.7
+READY_SECONDS, METADATA_SECONDS = 1.0, 0.7
 """The time limits for reaching a leader (the library may first try another broker) and for asking who leads: together
 less than the usual time limit of an operation, 3 s."""
+RECONNECT_SECONDS = 2.0
+"""The time after a failed connection in which the broker is not tried again, as by Kafka's `reconnect.backoff.ms`:
+longer than a try, so that operations on other brokers have their turn."""
 REJECTED = {10: "MESSAGE_TOO_LARGE", 17: "INVALID_TOPIC_EXCEPTION", 18: "RECORD_LIST_TOO_LARGE",
              19: "NOT_ENOUGH_REPLICAS", 29: "TOPIC_AUTHORIZATION_FAILED", 31: "CLUSTER_AUTHORIZATION_FAILED",
              87: "INVALID_RECORD"}  # fmt: skip
@@ -65,6 +67,7 @@ class KafkaConnection:
         self._readers: dict[str, Any] = {}
         self._takers: dict[str, Taker] = {}
         self._turn = 0
+        self._not_before: dict[int, float] = {}
 
     async def connect(self, host: str, port: int, local: str) -> None:
         """Connect from the address ``local``, and ask for the cluster's brokers."""
@@ -73,7 +76,9 @@ class KafkaConnection:
         self._common = common_settings(self._setup, f"{host}:{port}", local)
         self._client = AIOKafkaClient(**self._common, metadata_max_age_ms=2000, request_timeout_ms=ANSWER_MILLISECONDS)
         await self._client.bootstrap()
-        self._client.set_topics([*self._setup.demands.logs, *self._setup.demands.queues])
+        # The library would ask brokers in random order, and those that a cut hides would use up an operation's time.
+        self._client.cluster.update_metadata(await _metadata(self._setup, host, port, local))
+        self._client.set_topics(_topics(self._setup))
 
     async def append(self, name: str, body: bytes) -> int:
         """Append to a log."""
@@ -168,9 +173,12 @@ class KafkaConnection:
                 break
         else:
             raise NotDone(f"nobody leads {topic} as far as this client knows")
-        with contextlib.suppress(TimeoutError):
-            if await asyncio.wait_for(self._client.ready(leader), READY_SECONDS):
-                return int(leader)
+        now = asyncio.get_running_loop().time
+        if now() >= self._not_before.get(leader, 0.0):
+            with contextlib.suppress(TimeoutError):
+                if await asyncio.wait_for(self._client.ready(leader), READY_SECONDS):
+                    return int(leader)
+            self._not_before[leader] = now() + RECONNECT_SECONDS
         raise NotDone(f"no connection to broker {leader}, which leads {topic}")
 
     async def _produce(self, topic: str, partition: int, body: bytes) -> int:
@@ -320,21 +328,11 @@ async def views(setup: BrokerSetup) -> dict[str, Any]:
         BackendError: no broker answers; the text has the last reason.
     """
     from aiokafka.cluster import ClusterMetadata
-    from aiokafka.conn import create_conn
-    from aiokafka.protocol.metadata import MetadataRequest
-
-    names = [*setup.demands.queues, *setup.demands.logs]
 
     async def view(host: str, port: int) -> Any:
-        common = common_settings(setup, "", "")
-        del common["bootstrap_servers"], common["retry_backoff_ms"]
-        connection = await create_conn(host, port, **common, request_timeout_ms=2000)
-        try:
-            told = ClusterMetadata()
-            told.update_metadata(await connection.send(MetadataRequest(names, allow_auto_topic_creation=False)))
-            return told
-        finally:
-            connection.close()
+        told = ClusterMetadata()
+        told.update_metadata(await _metadata(setup, host, port, ""))
+        return told
 
     told = await asyncio.gather(*(view(each.host, each.port) for each in setup.brokers), return_exceptions=True)
     found = {broker.node: each for broker, each in zip(setup.brokers, told, strict=True)
@@ -342,6 +340,24 @@ async def views(setup: BrokerSetup) -> dict[str, Any]:
     if not found:
         raise BackendError("kafka: " + (reason(told[-1]) if told else "no broker is named"))
     return found
+
+
+async def _metadata(setup: BrokerSetup, host: str, port: int, local: str) -> Any:
+    """Return one broker's answer about the brokers and the load's topics."""
+    from aiokafka.conn import create_conn
+    from aiokafka.protocol.metadata import MetadataRequest
+
+    common = common_settings(setup, "", local)
+    del common["bootstrap_servers"], common["retry_backoff_ms"]
+    connection = await create_conn(host, port, **common, request_timeout_ms=2000)
+    try:
+        return await connection.send(MetadataRequest(_topics(setup), allow_auto_topic_creation=False))
+    finally:
+        connection.close()
+
+
+def _topics(setup: BrokerSetup) -> list[str]:
+    return [*setup.demands.logs, *setup.demands.queues]
 
 
 @contextlib.asynccontextmanager

@@ -59,16 +59,17 @@ class Recorded:
 
     def fault(
         self, family: str, start: float, end: float, *targets: str, lost: int | None = None, memory: str = "",
-        cut: Iterable[str] = (), done: float | None = None,
+        cut: Iterable[str] = (), done: float | None = None, one_way: bool = False,
     ) -> Recorded:
-        """Add a fault; ``lost``: bytes that each disk discarded; ``cut``: nodes from which the targets were cut off."""
+        """Add a fault; ``lost``: bytes that each disk discarded; ``cut``: nodes from which the targets were cut off, or
+        ``one_way``, which did not hear the targets."""
         effects = {"partition": CUTS_LINKS, "pause": STOPS_TIME, "disk": LOSES_DATA}.get(family, ENDS_PROCESS)
         found: dict[str, Any] = {}
         if lost is not None:
             found[DISKS] = {node: {"files": 1, LOST_BYTES: lost, LOST_AGE: 1.25} for node in targets}
         if memory:
             found[STORES_NOTHING] = dict.fromkeys(targets, memory)
-        pairs = [pair for one in targets for other in cut for pair in ((one, other), (other, one))]
+        pairs = [pair for one in targets for other in cut for pair in ((one, other), (other, one))[: 2 - one_way]]
         healed = {"dropped": {f"{a}>{b}": 7 for a, b in pairs}} if pairs else {}
         ident = len(self.lines) // 2
         for phase, time, evidence in (("inject", start, found), ("heal", end, healed)):
@@ -90,8 +91,9 @@ class Recorded:
         self.events.append({"node": node, "time": time, "event": "transfer", "source": "?", "target": node})
         return self
 
-    def led(self, witness: str, time: float, leader: str) -> Recorded:
-        self.leaders.append({"time": round(time * SECOND), "witness": witness, "leaders": {"q0": leader}})
+    def led(self, witness: str, time: float, leader: str, **others: str) -> Recorded:
+        """Add a report of the leader of q0, and of others."""
+        self.leaders.append({"time": round(time * SECOND), "witness": witness, "leaders": {"q0": leader, **others}})
         return self
 
     def groups(

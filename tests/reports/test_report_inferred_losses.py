@@ -127,6 +127,28 @@ def test_confirmed_after_the_heal_by_a_node_that_had_not_noticed(ended: int, tmp
     assert f"Lost of what n1 confirmed from the cut to {until:.3f} s" in cause.sentence
 
 
+def test_confirmed_after_the_heal_to_clients_that_had_not_noticed(tmp_path: Path) -> None:
+    """Another client of the node had noticed by then."""
+    late = [send(number, 6 + number / 100) for number in (20, 22)]
+    run = three_nodes(*LATE, *late, got=[*EARLY, send(30, 6.19), send(31, 6.21)]).led("", 0.5, "n1").led("", 4.0, "n2")
+    cause = only(run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3")).lost(tmp_path))
+    assert (cause.code, "All 12 were confirmed" in cause.sentence or "confirmed all 12" in cause.sentence) == (
+        "cut-off", True)  # fmt: skip
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+def test_queues_that_are_led_separately(one_way: bool, tmp_path: Path) -> None:
+    """n3 leads another queue all along, and its log says that it leads. A client beside n2 sends to n1 while the cut is
+    under way."""
+    run = three_nodes(send(20, 2.8, "n2"), *LATE, got=EARLY).role("n3", 0.1, "leads", True)
+    run = run.led("", 0.5, "n1", queue1="n3").led("", 4.0, "n2", queue1="n3")
+    cause = only(run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3"), one_way=one_way, done=2.9).lost(tmp_path))
+    assert (cause.code, cause.inferred) == (
+        "cut-off", "n1 confirmed them alone, and gave them up after the partition for the state of n2, which never got "
+                   "them.")  # fmt: skip
+    assert "n2 led from 4.000 s on, by the system’s report." in cause.sentence
+
+
 def test_what_was_confirmed_before_the_cut_is_not_explained_by_it(tmp_path: Path) -> None:
     (group,) = split(*EARLY[5:], *LATE, got=EARLY[:5]).lost(tmp_path)
     assert [(count, cause.code) for count, cause in group.causes] == [(10, "cut-off")]

@@ -65,7 +65,9 @@ class Kafka(ProtocolSystem):
     packages = ("default-jre-headless",)
     port = BROKER_PORT
     max_nodes = 5
-    defaults: Mapping[str, Any] = {"logs": 3}  # each of three brokers leads one
+    defaults: Mapping[str, Any] = {"logs": 3, "producers": 9, "op_timeout": 2.0, "read_copies": False}
+    """Each of three brokers leads one log. Beside each are three producers: one that appends to a broker that is cut
+    off waits until its time is up, and others are to go on meanwhile."""
     options = (
         replace(BINARY, help="folder of a Kafka on the machines, which has its jars in libs; empty: the fetched one"),
         version_option("kafka"),
