@@ -19,6 +19,8 @@ FAULTS: Registry[type[Fault]] = Registry(
     Entry("pause", "stops a node's processes and continues them later", "nemesis.process:PauseFault"),
     Entry("kill", "kills a node's processes and restarts them", "nemesis.process:KillFault"),
     Entry("stop", "shuts a node's programs down in an orderly way, and restarts them", "nemesis.stop:StopFault"),
+    Entry("move-leader", "asks the system to hand leadership over to another node",
+          "nemesis.move_leader:MoveLeaderFault"),
     Entry("rolling", "restarts the nodes one after the other, each when the system is healthy again",
           "nemesis.rolling:RollingFault"),
     Entry("membership", "adds new replicas to the running group",

@@ -191,8 +191,8 @@ class NemesisClient:
         # In simulation the nodes are not queried for that alone: each query would change the course of every seed.
         asks = expects and bool(self._cluster.joined_roles) and not self._cluster.backend.in_process
         aim = family.aim(self._cluster.test.options)
-        if node:
-            aim = "" if node in self._cluster.test.node_names else canonical(node)
+        if node and node not in self._cluster.test.node_names:
+            aim = canonical(node)
         facts = await gather_facts(self._cluster, kind, lost, aim, asks)
         if node:
             facts = replace(facts, named=named_node(node, facts, random.Random(f"{seed}/node")))

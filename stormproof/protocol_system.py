@@ -93,6 +93,15 @@ class ProtocolSystem(ShellSystem):
         """Return the leader of each object, if the protocol tells it."""
         return await self.protocol.leaders(self.setup(cluster))
 
+    async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
+        """Ask by the protocol to hand over the leadership of an object."""
+        await self.protocol.move_leader(self.setup(cluster), name, node)
+
+    def why_no_move(self, test: Test) -> str:
+        """Return that neither the protocol nor a hook of the class moves leaders, if so."""
+        own = type(self).move_leader is not ProtocolSystem.move_leader
+        return "" if own else self.protocol.why_no_move(test.options)
+
     def leads_objects(self) -> bool:
         """Return whether the protocol, or a hook of the class, tells leaders."""
         kind, protocol = type(self), type(self.protocol)

@@ -242,6 +242,15 @@ class ShellSystem(FetchingSystem):
         for it; None if it is unknown."""
         return None
 
+    async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
+        """Ask the system to hand the leadership of a queue or log over to a replica, for the fault ``move-leader``.
+        ``name`` is empty if one replica leads all.
+
+        Raises:
+            Exception: the system refused.
+        """
+        raise BackendError(f"{self.name} can't be asked to move a leader")
+
     async def leaders_seen(self, machine: Machine) -> Mapping[str, str]:
         """Return the leading replica of each queue in this replica's view. If this hook is missing, ``leaders`` is
         called instead.
@@ -256,6 +265,10 @@ class ShellSystem(FetchingSystem):
         """Return whether a hook reports leaders of queues."""
         kind = type(self)
         return kind.leaders is not ShellSystem.leaders or kind.leaders_seen is not ShellSystem.leaders_seen
+
+    def why_no_move(self, test: Test) -> str:
+        """Return that no hook moves leaders, if so."""
+        return "" if type(self).move_leader is not ShellSystem.move_leader else super().why_no_move(test)
 
     def logs(self, machine: Machine) -> Mapping[str, str]:
         """Return log files to keep besides the programs' output: name -> path below the machine's folder (or
@@ -394,6 +407,10 @@ class ShellCluster(Cluster):
             return await left_after(self._patience, self._typed(self.system.leaders, self))
         except Exception:  # as for a status
             return {}
+
+    async def move_leader(self, name: str, node: str) -> None:
+        """Call the system's hook."""
+        await left_after(self._patience, self.system.move_leader(self, name, node))
 
     async def depths(self) -> dict[str, int] | None:
         """Return the answer of the system's hook."""

@@ -196,7 +196,8 @@ def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str
     """Draw the fault families that can strike this test, joined by commas."""
     wanted, found = rng.choice(FAMILIES), list[str]()
     # Weighted random order: families with a larger weight tend to be first (Efraimidis and Spirakis 2006).
-    order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()}
+    order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()
+             if FAULTS.load(name).drawn}
     for name in sorted(order, key=lambda name: order[name], reverse=True):
         if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
             found.append(name)

@@ -54,6 +54,7 @@ class FaultScene:
 
 _SCENES: Mapping[str, FaultScene] = {
     "partition": FaultScene(nodes=5),
+    "move-leader": FaultScene("nats", settings={"replicas": "3"}),
     "membership": FaultScene(nodes=5, settings={"spares": "2"}),
     "rolling": FaultScene(settings={"rolling_settings": "detection_timeout=3"}, kinds=("restart", "crash", "settings")),
     "manager": FaultScene("qpid"),

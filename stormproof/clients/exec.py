@@ -337,6 +337,14 @@ class InProgram(ProtocolClient):
         """Return the host and port under which each node tells clients to reach it."""
         return await self.inner.advertised(setup)
 
+    async def move_leader(self, setup: BrokerSetup, name: str, node: str) -> None:
+        """Ask for a move of a leader."""
+        await self.inner.move_leader(setup, name, node)
+
+    def why_no_move(self, options: Mapping[str, Any]) -> str:
+        """Return why there is no such request."""
+        return self.inner.why_no_move(options)
+
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Delete objects of these names; return those left."""
         return await self.inner.clear(setup, names)

@@ -28,6 +28,7 @@ from stormproof.contracts.client import Delivery, LogEntry, NotDone, NotFound
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup, ProtocolClient
+from stormproof.errors import BackendError
 
 T = TypeVar("T")
 
@@ -288,6 +289,23 @@ class Nats(ProtocolClient):
                 if cluster is not None and cluster.leader in nodes:
                     found[name] = nodes[cluster.leader]
         return found
+
+    async def move_leader(self, setup: BrokerSetup, name: str, node: str) -> None:
+        """Ask a stream's leader to step down in favour of a server ("preferred" since NATS 2.11; older servers choose,
+        as they do if that server does not have the stream).
+
+        Raises:
+            BackendError: the leader refuses. Exception: no leader answers.
+        """
+        nodes = await _node_names(setup)
+        async with _a_client(setup) as client:
+            cluster = (await client.jetstream(timeout=ANSWER_SECONDS).stream_info(name)).cluster
+            peers = (cluster.replicas or []) if cluster is not None else []
+            servers = [peer.name for peer in peers if nodes.get(peer.name) == node]
+            wish = json.dumps({"placement": {"preferred": servers[0]}}).encode() if servers else b""
+            answer = await client.request(f"$JS.API.STREAM.LEADER.STEPDOWN.{name}", wish, timeout=ANSWER_SECONDS)
+            if error := json.loads(answer.data).get("error"):
+                raise BackendError(f"nats: {error.get('description')}")
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Delete the streams of these names."""

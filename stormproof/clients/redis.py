@@ -33,6 +33,7 @@ from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, Broker, BrokerSetup, ProtocolClient
+from stormproof.errors import BackendError
 
 SERVER_PORT, SENTINEL_PORT = 6379, 26379
 ANSWER_SECONDS = 2.0
@@ -291,6 +292,27 @@ class Redis(ProtocolClient):
             with contextlib.suppress(Exception):
                 return {masters[0].node: await master_by(sentinel, options["sentinel"], setup.access, "")}
         return {}
+
+    async def move_leader(self, setup: BrokerSetup, name: str, node: str) -> None:
+        """Ask a sentinel for a failover (``SENTINEL FAILOVER``); the sentinels choose the new master.
+
+        Raises:
+            BackendError: no sentinel answers. redis.exceptions.RedisError: the sentinel refused.
+        """
+        options = self.settings(setup)
+        trouble: Exception = BackendError("redis: no sentinel answers")
+        for host, port in sentinels_of(setup, options, ""):
+            try:
+                await ask(host, port, "SENTINEL", "FAILOVER", options["sentinel"], access=Access(tls=setup.access.tls))
+            except OSError as error:
+                trouble = error
+            else:
+                return
+        raise trouble
+
+    def why_no_move(self, options: Mapping[str, Any]) -> str:
+        """Return that there are no sentinels, if so."""
+        return "" if options["sentinel"] else "only sentinels move the master: --set sentinel=NAME"
 
     async def clear(self, setup: BrokerSetup, names: Sequence[str]) -> Sequence[str]:
         """Delete the streams and values, on the master."""

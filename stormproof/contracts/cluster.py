@@ -231,6 +231,15 @@ class Cluster(ABC):
         """Return the node that leads each object (a queue, say), if each object has its own leader."""
         return {}
 
+    async def move_leader(self, name: str, node: str) -> None:
+        """Ask the system, as an operator would, to hand the leadership of an object over to a node. ``name`` is empty
+        if one node leads all objects. A system that can't name the next leader may choose another one.
+
+        Raises:
+            Exception: the system refused.
+        """
+        raise BackendError("this system can't be asked to move a leader")
+
     @property
     def leader_witnesses(self) -> tuple[str, ...]:
         """Return the witnesses that are each asked for leaders repeatedly during a run: nodes, whose opinions may

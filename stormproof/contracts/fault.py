@@ -119,6 +119,8 @@ class FaultPlan:
     """The state that the fault expects and did not find (such as: no leader); the fault then does not count. Empty: it
     was found.
     """
+    moves: Mapping[str, str] = field(default_factory=dict)
+    """Object -> the node that is to lead it."""
     named: str = ""
     """The node that a written schedule names for this fault; empty: the family chose."""
     unchecked: str = ""
@@ -147,7 +149,8 @@ class Fault(ABC):
     or for the kind; if kinds differ, ``kind_undo`` and ``kind_needs`` specify it per kind. ``aims_at_roles``: roles of
     helper machines are also kinds. ``aimed_kinds`` occur only on explicit request, and do not belong to ``any``.
     ``effects`` (``kind_effects`` if kinds differ) are those on which a verdict depends. ``draws`` are the settings of
-    the family that the default campaign draws, ``drawn`` is the family's weight in that draw.
+    the family that the default campaign draws, ``drawn`` is the family's weight in that draw;
+    0: it is never drawn.
     """
 
     name: ClassVar[str] = ""

@@ -167,6 +167,19 @@ class ProtocolClient(ABC):
         """Return the node that leads each object, by the object's name, if the protocol tells."""
         return {}
 
+    async def move_leader(self, setup: BrokerSetup, name: str, node: str) -> None:
+        """Ask the broker to hand the leadership of an object over to a node, if the protocol has a request for it.
+
+        Raises:
+            Exception: it refused.
+        """
+        raise BackendError(f"{self.name} has no request to move a leader")
+
+    def why_no_move(self, options: Mapping[str, Any]) -> str:
+        """Return why nobody can move leaders by the protocol under these options; empty: it has a request."""
+        has_request = type(self).move_leader is not ProtocolClient.move_leader
+        return "" if has_request else f"the client {self.name} has no request to move a leader"
+
     async def time_of(self, setup: BrokerSetup, broker: Broker) -> float | None:
         """Return the time of day that a broker tells, in seconds since 1970; None if the protocol has no request for
         it."""

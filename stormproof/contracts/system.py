@@ -318,6 +318,10 @@ class System(ABC):
         """Return whether each object (a queue, say) has a leader, which ``Cluster.leaders`` names."""
         return False
 
+    def why_no_move(self, test: Test) -> str:
+        """Return why no operator can move the leaders of such a test (``Cluster.move_leader``); empty: one can."""
+        return f"{self.name} can't be asked to move a leader (move_leader in docs/systems.md)"
+
     def tells_leader(self, test: Test) -> bool:
         """Return whether the statuses of such a test's nodes say which of them leads (``leading_roles``)."""
         return bool(self.leading_roles)

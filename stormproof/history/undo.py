@@ -24,13 +24,14 @@ POWER = "power"
 CLOCK = "clock"
 DISK = "disk"
 FILE = "file"
+NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
 class Undo:
     """The way to undo one fault: ``network`` (let all links pass), ``conditions`` (restore all links), ``resume`` or
     ``start`` the nodes' brokers, ``power`` (power on, then start), ``clock`` (set right), ``disk`` (set right, then
-    start dead programs), ``file`` (nothing: the program whose file was deleted writes a new one)."""
+    start dead programs), ``file`` (nothing: the program whose file was deleted writes a new one), ``nothing``."""
 
     id: int
     undo: str

@@ -46,6 +46,15 @@ def test_a_single_broker_is_cut_off_from_its_clients(tmp_path: Path) -> None:
     assert healed["targets"] == ["mosquitto"] and healed["evidence"]["dropped"]["c1>mosquitto"] > 0
 
 
+def test_a_stream_gets_another_leader_on_request(tmp_path: Path) -> None:
+    """The client asks for the move, and names the leaders before and after."""
+    ran = run(EXAMPLES / "nats.yml", tmp_path / "store", "--workload", "queue", "--rate", "40", "--time-limit", "8",
+              "--nemesis", "move-leader", "--set", "schedule=move-leader:one:3-5:1", "--set", "min_ok=20",
+              NATS_IMAGE=import_image())  # fmt: skip
+    evidence = json.loads((ran.run / "ledger.jsonl").read_text().splitlines()[0])["evidence"]
+    assert evidence["after"] == evidence["asked"] != evidence["before"], ran.said
+
+
 def test_rabbitmq(tmp_path: Path) -> None:
     """A kill of all nodes takes the messages of classic queues that are not persistent."""
     server = {"RABBITMQ_IMAGE": image("rabbitmq-server")}

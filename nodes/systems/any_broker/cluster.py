@@ -133,6 +133,11 @@ class AnyBrokerCluster(Cluster):
         except Exception:  # as for a status
             return {}
 
+    async def move_leader(self, name: str, node: str) -> None:
+        """Ask by the protocol to hand over the leadership of an object."""
+        setup = self._setup()
+        await left_after(HOOK_SECONDS, self._ask(lambda: self.protocol.move_leader(setup, name, node)))
+
     async def time_of(self, node: str) -> float | None:
         """Return the time that the broker tells; None while it does not answer."""
         setup, broker = self._setup(), self._broker(node)

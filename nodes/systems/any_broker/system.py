@@ -97,6 +97,10 @@ class AnyBroker(System):
         """Return whether the protocol tells which replica leads each object, one or another."""
         return type(self.protocol).leaders is not ProtocolClient.leaders and not self.protocol.one_leader
 
+    def why_no_move(self, test: Test) -> str:
+        """Return why the protocol can't move leaders, if so."""
+        return self.protocol.why_no_move(test.options)
+
     def tells_leader(self, test: Test) -> bool:
         """Return whether the protocol, or the user's command, tells the one leader."""
         return self.protocol.one_leader or "leader" in str(test.options.get(HOOKS, "")).split(",")

@@ -81,7 +81,7 @@ class Etcd(ShellSystem):
         role = "leader" if leader == own else "looking" if leader == "0" else "follower"
         return NodeStatus(machine.name, reachable=True, role=role, serving=leader != "0",
                           epoch=int(told.get("raftTerm", 0)),
-                          detail={"leader": leader, "revision": told["header"].get("revision")})  # fmt: skip
+                          detail={"leader": leader, "member": own, "revision": told["header"].get("revision")})
 
     async def attached_status(self, machine: Machine) -> NodeStatus:
         """Return the same status."""
@@ -91,6 +91,18 @@ class Etcd(ShellSystem):
         """Tell whether all know the same leader."""
         leaders = {(status.detail or {}).get("leader") for status in statuses}
         return all(status.serving for status in statuses) and len(leaders) == 1
+
+    async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
+        """Ask the leader to hand over to a member (``Maintenance.MoveLeader``)."""
+        statuses = {status.node: status for status in await cluster.statuses()}
+        leader = next(status for status in statuses.values() if status.role == "leader")
+        machine = cluster.machine(leader.node)
+        client = http_client(machine.address, machine.port)
+        try:
+            await log_in(client, machine.credentials)
+            await ask(client, "maintenance/transfer-leadership", {"targetID": (statuses[node].detail or {})["member"]})
+        finally:
+            await client.aclose()
 
     def connection(self, cluster: ShellCluster) -> Any:
         """Create a client of one member."""

@@ -121,6 +121,14 @@ class Nats(ShellSystem):
         """Return the leader of each queue's and log's stream, if there are several servers."""
         return await PROTOCOL.leaders(self._setup(cluster))
 
+    async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
+        """Ask the leader of a stream to step down."""
+        await PROTOCOL.move_leader(self._setup(cluster), name, node)
+
+    def why_no_move(self, test: Test) -> str:
+        """Return that a stream on one server has no other leader, if so."""
+        return "a stream on one server has no other leader: --set replicas=3" if test.options["replicas"] == 1 else ""
+
     def connection(self, cluster: ShellCluster) -> NatsConnection:
         """Create a client of one server."""
         return PROTOCOL.connection(self._setup(cluster))

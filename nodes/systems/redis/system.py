@@ -158,6 +158,14 @@ class Redis(ShellSystem):
         master = next((status.node for status in statuses if status.serving), None)
         return {} if master is None else dict.fromkeys(cluster.demands.queues, master)
 
+    async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
+        """Ask Sentinel for a failover."""
+        await PROTOCOL.move_leader(self._setup(cluster), name, node)
+
+    def why_no_move(self, test: Test) -> str:
+        """Return that there is no other server, if so."""
+        return "" if test.options["mode"] == SENTINEL else f"only sentinels move the master: --set mode={SENTINEL}"
+
     def connection(self, cluster: ShellCluster) -> RedisConnection:
         """Create a client of the server, or of Sentinel."""
         return PROTOCOL.connection(self._setup(cluster))
