@@ -49,9 +49,9 @@ class Etcd(ShellSystem):
         """Return the command of a member of a cluster of these machines."""
         here, peers = machine.address, [f"{name}=http://{machine.address_of(name)}:{PEER_PORT}"
                                         for name in machine.replicas]  # fmt: skip
+        usual = f"{machine.fetched}/bin/etcd" if machine.option(VERSION) else "etcd"
         return [
-            machine.binary(f"{machine.fetched}/bin/etcd" if machine.option(VERSION) else "etcd"), "--name", machine.name,
-            "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
+            machine.binary(usual), "--name", machine.name, "--data-dir", f"{machine.data}/etcd", "--logger", "zap",
             "--listen-client-urls", f"http://{here}:{self.port}", "--advertise-client-urls", f"http://{here}:{self.port}",
             "--listen-peer-urls", f"http://{here}:{PEER_PORT}", "--initial-advertise-peer-urls",
             f"http://{here}:{PEER_PORT}", "--initial-cluster", ",".join(peers), "--initial-cluster-state", "new",

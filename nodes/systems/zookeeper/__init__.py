@@ -1,0 +1,1 @@
+"""Apache ZooKeeper under test: one server or an ensemble."""
