@@ -19,8 +19,8 @@ from stormproof.test import Test
 class ProtocolSystem(ShellSystem):
     """A system whose clients are those of the protocol ``client`` (``stormproof.clients``).
 
-    The class's own ``port``, ``provides`` and ``distributions`` come before the protocol's. The protocol's options and
-    guarantees follow the class's own.
+    The class's own ``port``, ``provides``, ``distributions`` and ``defaults`` come before the protocol's. The
+    protocol's options and guarantees follow the class's own.
     """
 
     client: str = ""
@@ -36,6 +36,7 @@ class ProtocolSystem(ShellSystem):
         self.protocol: ProtocolClient = PROTOCOLS.load(self.client)
         own = {option.name for option in self.options}
         self.options = (*self.options, *(option for option in self.protocol.options if option.name not in own))
+        self.defaults = {**self.protocol.defaults, **self.defaults}
         self.guarantees = (*self.guarantees, *self.protocol.guarantees)
         self.port = self.port or self.protocol.port
         self.provides = self.provides or self.protocol.provides
@@ -43,7 +44,8 @@ class ProtocolSystem(ShellSystem):
         self.extra = self.protocol.extra
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raise UsageError if a Python package of the clients is not installed."""
+        """Raise UsageError if a Python package of the clients is not installed, or if they can't do what the test asks
+        for."""
         super().check(test, demands)
         for name in self.protocol.distributions:
             try:
@@ -51,6 +53,7 @@ class ProtocolSystem(ShellSystem):
             except importlib.metadata.PackageNotFoundError:
                 raise UsageError(f"{self.name}: its clients need the Python package {name}: pip install "
                                  f"'stormproof[{self.protocol.extra}]'") from None
+        demand_of_protocol(self.protocol, test, demands)
 
     def setup(self, cluster: ShellCluster) -> BrokerSetup:
         """Return the cluster as the protocol client sees it. Override it to set access (TLS, a virtual host)."""
@@ -112,3 +115,13 @@ class ProtocolSystem(ShellSystem):
         """Delete the objects that clients have created, by the protocol."""
         left = await self.protocol.clear(self.setup(cluster), sorted(cluster.own_names))
         return f"left there, since its clients can't delete them: {', '.join(left)}" if left else ""
+
+
+def demand_of_protocol(protocol: ProtocolClient, test: Test, demands: Demands) -> None:
+    """Raise UsageError if clients of the protocol can't do what the test asks for."""
+    protocol.check(test.options)
+    features = protocol.features(test.options)
+    for feature in ("queues", "logs", "registers", "locks"):
+        if getattr(demands, feature) and feature not in features:
+            raise UsageError(f"--workload {test.workload} needs {feature}, which the client does not provide; it "
+                             f"provides {', '.join(sorted(features))}")  # fmt: skip

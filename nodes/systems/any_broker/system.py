@@ -21,6 +21,7 @@ from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine, parse_time
+from stormproof.protocol_system import demand_of_protocol
 from stormproof.test import SERVICES, Test
 
 PREFIX = "any-"
@@ -82,12 +83,7 @@ class AnyBroker(System):
         for name in filter(None, str(test.options[_WAIVED.name]).split(",")):
             if name not in _GUARANTEES:
                 raise UsageError(f"--set {_WAIVED.name}={name}: no such guarantee (known: {', '.join(_GUARANTEES)})")
-        self.protocol.check(test.options)
-        features = self.protocol.features(test.options)
-        for feature in ("queues", "logs", "registers", "locks"):
-            if getattr(demands, feature) and feature not in features:
-                raise UsageError(f"--workload {test.workload} needs {feature}, which the client does not provide; it "
-                                 f"provides {', '.join(sorted(features))}")  # fmt: skip
+        demand_of_protocol(self.protocol, test, demands)
 
     def clients_in_places(self, test: Test) -> bool:
         """Return whether the clients' library can't bind."""

@@ -27,6 +27,7 @@ class Mosquitto(ShellSystem):
     name = "mosquitto"
     packages = ("mosquitto",)
     distributions = PROTOCOL.distributions
+    defaults = PROTOCOL.defaults
     port = BROKER_PORT
     max_nodes = 1
     guarantees = GUARANTEES
@@ -81,8 +82,9 @@ class Mosquitto(ShellSystem):
         return cluster.broker_setup(**cluster.test.options)
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Check the clients' package; raises UsageError when it is missing."""
+        """Raise UsageError if the clients' package is missing, or if consumers would share a session."""
         demand_client(self.name, "paho")
+        PROTOCOL.check(test.options)
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-23T16:00:00: text``, by the machine's clock, which is in UTC."""
