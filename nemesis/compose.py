@@ -203,7 +203,8 @@ class NemesisClient:
         active = self._active.get(int(op.value["id"]))
         if active is None:
             return op.info("nothing to heal", value={"id": op.value["id"], "kind": op.value["kind"], "targets": []})
-        return _completion(op, await self._heal(active), active.unmet)
+        line = await self._heal(active)
+        return _completion(op, line, active.unmet or str(line.evidence.get(UNMET, "")))
 
     async def _heal(self, active: Active) -> LedgerLine:
         now = self._clock()

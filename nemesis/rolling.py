@@ -1,7 +1,8 @@
 """Rolling changes: nodes are stopped and started one by one; the next node's turn begins once the system is healthy.
 
 They continue in parallel with load and other faults; healing waits for their end. Evidence: a new process on each node
-that had its turn.
+that had its turn, and the signal that ended each program. Except for ``crash``, a program that SIGKILL ended was not
+restarted in order, and the fault does not count.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import Any, ClassVar
 from nemesis.facts import await_state, lasting
 from nemesis.families import kind_option, option_value, wanted_kinds
 from nemesis.process import told
-from stormproof.contracts.backend import DEAD, KILL, RUNNING, ProcessState
+from nemesis.stop import GRACE, grace_of, why_not_orderly
+from stormproof.contracts.backend import DEAD, KILL, RUNNING, SIGKILL, ProcessState
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import ENDS_PROCESS, ClusterFacts, Evidence, Fault, FaultPlan, Infeasible
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import System
 from stormproof.errors import StormproofError, UsageError
+from stormproof.history.ledger import UNMET
 from stormproof.history.undo import START
 from stormproof.test import Test
 from stormproof.timeout_scale import TIMEOUT_FACTOR
@@ -44,13 +47,15 @@ class RollingFault(Fault):
     effects = frozenset({ENDS_PROCESS})
     kinds: tuple[str, ...] = KINDS
     aimed_kinds: ClassVar[tuple[str, ...]] = AIMED
-    options = (kind_option("rolling", (*KINDS, *AIMED), several=True), NEW_SETTINGS, NEW_VERSION, HEALTHY_SECONDS)
+    options = (kind_option("rolling", (*KINDS, *AIMED), several=True), NEW_SETTINGS, NEW_VERSION, HEALTHY_SECONDS,
+               GRACE)  # fmt: skip
 
     def __init__(self) -> None:
         self._rolls: dict[tuple[str, ...], _Roll] = {}
 
     def check(self, test: Test, system: System) -> None:
-        """Raise UsageError unless a change specifies its settings or version."""
+        """Raise UsageError unless a change specifies its settings or version, and the grace is a time."""
+        grace_of(test.options)
         kinds = wanted_kinds(test, self)
         changes = _changes(test.options)
         known = {option.name for option in system.options}
@@ -80,7 +85,7 @@ class RollingFault(Fault):
         roll = self._rolls[plan.targets] = _Roll(cluster, plan)
         await roll.turn(plan.targets[0])
         roll.go_on()
-        return Evidence({"order": list(plan.targets), "turns": roll.found}, roll.confirmed)
+        return Evidence({"order": list(plan.targets), "turns": roll.found, **roll.unmet()}, roll.confirmed)
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Wait for the end of the change, and start the programs that do not run."""
@@ -91,7 +96,8 @@ class RollingFault(Fault):
         for node in plan.targets:
             if (await cluster.backend.process(node, lasting(cluster, node))).state == DEAD:
                 await cluster.start_node(node)
-        return Evidence({"turns": roll.found, **({"left out": roll.left} if roll.left else {})}, roll.confirmed)
+        left = {"left out": roll.left} if roll.left else {}
+        return Evidence({"turns": roll.found, **left, **roll.unmet()}, roll.confirmed)
 
 
 class _Roll:
@@ -103,6 +109,7 @@ class _Roll:
         self.found: dict[str, Any] = {}
         self.left: list[str] = list(plan.targets)
         self.confirmed = False
+        self._killed: list[str] = []
         self._cluster = cluster
         self._kind = plan.kind
         options = cluster.test.options
@@ -110,6 +117,10 @@ class _Roll:
         self._version = str(option_value(options, NEW_VERSION)) if plan.kind == VERSION else ""
         self._patience = float(option_value(options, HEALTHY_SECONDS)) * TIMEOUT_FACTOR
         self._task: asyncio.Task[None] | None = None
+
+    def unmet(self) -> dict[str, str]:
+        """Return evidence that a restart was not orderly, if so."""
+        return {UNMET: why_not_orderly(self._killed, self._cluster.test.options)} if self._killed else {}
 
     def go_on(self) -> None:
         """Run the other nodes' turns in the background."""
@@ -141,12 +152,15 @@ class _Roll:
         cluster, backend = self._cluster, self._cluster.backend
         main = lasting(cluster, node)
         before = await backend.process(node, main)
+        signals: dict[str, str] = {}
         for program in reversed(cluster.programs(node)):
             if self._kind == CRASH:
                 await backend.kill(node, program)
             else:
-                await backend.stop(node, program)
+                signals[program] = await backend.stop(node, program, grace_of(cluster.test.options))
             await await_state(backend, node, program, DEAD)
+        if SIGKILL in signals.values():
+            self._killed.append(node)
         refusal = None
         if self._changes or self._version:
             refusal = await cluster.change(node, self._changes, self._version)
@@ -154,7 +168,8 @@ class _Roll:
         after = await await_state(backend, node, main, RUNNING)
         self.left.remove(node)
         changed = {**self._changes, **({"version": self._version} if self._version else {})}
-        self.found[node] = {"before": told(before), "after": told(after), **({"changed": changed} if changed else {})}
+        self.found[node] = {"before": told(before), "after": told(after), **({"signals": signals} if signals else {}),
+                            **({"changed": changed} if changed else {})}  # fmt: skip
         if refusal:
             raise StormproofError(f"{node}: {refusal}")
         self.confirmed |= _is_new(before, after)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nemesis.families import option_value
 from nemesis.process import KillFault, process_options
@@ -33,13 +35,11 @@ class StopFault(KillFault):
 
     def check(self, test: Test, system: System) -> None:
         """Raise UsageError if the grace is not a number of seconds above 0."""
-        if not 0 < float(option_value(test.options, GRACE)) < float("inf"):
-            raise UsageError(f"{GRACE.name}={option_value(test.options, GRACE)}: seconds, more than 0")
+        grace_of(test.options)
 
     async def end(self, cluster: Cluster, node: str, program: str) -> None:
         """Ask one program to end."""
-        grace = float(option_value(cluster.test.options, GRACE))
-        self._signals[node] = await cluster.backend.stop(node, program, grace)
+        self._signals[node] = await cluster.backend.stop(node, program, grace_of(cluster.test.options))
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Stop the targets; the evidence has the signal that ended each."""
@@ -47,6 +47,18 @@ class StopFault(KillFault):
         signals = {node: self._signals.get(node, "") for node in plan.targets}
         found = {**evidence.found, "signals": signals}
         if killed := [node for node, last in signals.items() if last == SIGKILL]:
-            grace = option_value(cluster.test.options, GRACE)
-            found[UNMET] = f"{', '.join(killed)} was killed: it outlived SIGTERM by {GRACE.name}={grace:g} s"
+            found[UNMET] = why_not_orderly(killed, cluster.test.options)
         return replace(evidence, found=found)
+
+
+def grace_of(options: Mapping[str, Any]) -> float:
+    """Return the grace in seconds. Raise UsageError if it is not a number above 0."""
+    grace = float(option_value(options, GRACE))
+    if not 0 < grace < float("inf"):
+        raise UsageError(f"{GRACE.name}={grace:g}: seconds, more than 0")
+    return grace
+
+
+def why_not_orderly(killed: Sequence[str], options: Mapping[str, Any]) -> str:
+    """Return why the stop of these nodes does not count."""
+    return f"{', '.join(killed)} was killed: it outlived SIGTERM by {GRACE.name}={grace_of(options):g} s"

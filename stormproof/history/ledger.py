@@ -22,7 +22,7 @@ from stormproof.history.read_limits import read_small
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
 UNMET = "unmet"
-"""In the evidence of an injection: the state that the fault expects and did not find. Such a fault does not count."""
+"""In evidence: the state that the fault expects and did not find. Such a fault does not count."""
 UNCHECKED = "not checked"
 """In the same evidence: the part of that state that the system does not report."""
 SKIPPED = "skipped"
@@ -144,8 +144,9 @@ class FaultWindow:
 
     @property
     def unmet(self) -> str:
-        """The state that it expects and did not find; empty: it found the state, or the ledger does not record it."""
-        return str(self.inject_evidence.get(UNMET, ""))
+        """The state that it expects and did not find; empty: it found the state, or the ledger does not record it. A
+        fault that continues until its heal may miss it only then."""
+        return str(self.inject_evidence.get(UNMET) or self.heal_evidence.get(UNMET, ""))
 
     @property
     def counts(self) -> bool:

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.run.settings import make_test
 from nemesis import rolling
+from nemesis.compose import NemesisClient
 from nemesis.families import option_value
 from nemesis.rolling import RollingFault
 from nodes.systems.reference.cluster import ReferenceCluster
+from stormproof.contracts.backend import SIGKILL, SIGTERM
 from stormproof.contracts.fault import ClusterFacts, Evidence, FaultPlan, Infeasible
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError, UsageError
+from stormproof.history.ledger import UNMET, read_ledger
+from stormproof.operation import Op
 from stormproof.test import Test
 from tests.nemesis.nemesis_fakes import FakeCluster
 
 pytestmark = pytest.mark.requirement("H5")
+
+
+ORDER = ("n2", "n3", "n1")
+STUBBORN_SECONDS = 7.0
+"""The time that a stubborn program needs for its end."""
 
 
 class Cluster(FakeCluster):
@@ -32,11 +43,13 @@ class Cluster(FakeCluster):
         self.backend.stop = self._stop
         self.given: list[tuple[str, Mapping[str, Any], str]] = []
         self.refusal: str | None = None
+        self.stubborn = ""
         self.ill_after = 9
         self.states_when_asked: list[int] = []
 
-    async def _stop(self, node: str, program: str, timeout: float = 5.0) -> None:
+    async def _stop(self, node: str, program: str, timeout: float = 5.0) -> str:
         self.backend._do("stop", node, {"running"}, "dead")
+        return SIGKILL if node == self.stubborn and timeout < STUBBORN_SECONDS else SIGTERM
 
     async def change(self, node: str, settings: Mapping[str, Any], version: str = "") -> str | None:
         assert (await self.backend.process(node, "broker")).state == "dead", "whose programs do not run"
@@ -48,7 +61,6 @@ class Cluster(FakeCluster):
         return len(self.states_when_asked) < self.ill_after
 
 
-ORDER = ("n2", "n3", "n1")
 
 
 async def rolled(cluster: Cluster, kind: str = "restart") -> Any:
@@ -71,6 +83,33 @@ async def test_a_crash_kills() -> None:
     cluster = Cluster()
     await rolled(cluster, "crash")
     assert [line for line in cluster.backend.log if "n1" in line] == ["kill n1", "start n1"]
+
+
+@pytest.mark.parametrize("kind", ["restart", "crash"])
+async def test_the_evidence_tells_which_signal_ended_each_program(kind: str) -> None:
+    _, healed = await rolled(Cluster(), kind)
+    signals = [turn.get("signals") for turn in healed.found["turns"].values()]
+    assert signals == ([None] * 3 if kind == "crash" else [{"broker": SIGTERM}] * 3)
+    assert UNMET not in healed.found
+
+
+@pytest.mark.parametrize("stubborn", ORDER)
+@pytest.mark.parametrize("grace", [5.0, STUBBORN_SECONDS + 1])
+async def test_a_node_that_had_to_be_killed_was_not_restarted_in_order(
+    stubborn: str, grace: float, tmp_path: Path
+) -> None:
+    cluster = Cluster(rolling_settings="", stop_grace=grace)
+    cluster.stubborn = stubborn
+    client = NemesisClient(cluster.test, cluster, tmp_path, time.monotonic_ns, [RollingFault()])
+    await client.open()
+    await client.invoke(Op("invoke", "rolling.inject", {"id": 0, "kind": "restart", "seed": 1}))
+    healed = await client.invoke(Op("invoke", "rolling.heal", {"id": 0, "kind": "restart", "seed": 1}))
+    await client.close()
+    (window,) = read_ledger(tmp_path / "ledger.jsonl")
+    orderly = grace > STUBBORN_SECONDS
+    assert window.confirmed and window.counts is orderly and healed.value["proven"] is orderly
+    assert window.heal_evidence["turns"][stubborn]["signals"] == {"broker": SIGTERM if orderly else SIGKILL}
+    assert orderly or window.unmet == f"{stubborn} was killed: it outlived SIGTERM by stop_grace=5 s"
 
 
 async def test_who_finds_the_system_ill_has_no_turn_and_is_told() -> None:
@@ -131,6 +170,7 @@ def test_all_nodes_must_run_at_the_beginning() -> None:
     ("rolling:version", {}, "needs --set rolling_version=FOLDER"),
     ("rolling", {"rolling_settings": "colour=red"}, "joram has no setting 'colour'"),
     ("rolling", {"rolling_settings": "red"}, "'red' is not name=value"),
+    ("rolling", {"stop_grace": "0"}, "stop_grace=0: seconds, more than 0"),
     ("rolling:restat", {}, "can't inject rolling_kind=restat"),
 ])
 def test_a_change_that_makes_no_sense_is_refused(nemesis: str, settings: dict[str, str], words: str) -> None:
