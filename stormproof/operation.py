@@ -15,6 +15,8 @@ KEPT_BACK = "the broker keeps"
 """The text in a drain's error if the broker has messages and does not deliver them."""
 UNKNOWN_DEPTH = "nobody tells the queue's depth"
 """The error of an operation for which no request tells how many messages a queue holds."""
+ANSWERS = frozenset({"empty", UNKNOWN_DEPTH, "not what was expected"})
+"""Errors of operations that found nothing, or found another value than they expected: the system answered them."""
 
 NEMESIS = -1
 """Process number of the nemesis; clients count from 0."""

@@ -16,6 +16,7 @@ from stormproof.contracts.bounds import HEALTHY
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
+from stormproof.operation import ANSWERS
 from stormproof.text import amount
 from stormproof.vocabulary import ANY, shown_service
 
@@ -25,9 +26,9 @@ def check(run: Run) -> CheckOutcome:
     healed fault the seconds until each function that was tried again had succeeded.
 
     If the system claims bounds (``stormproof.contracts.bounds``), the check is violated when one of them was exceeded.
-    Otherwise it is violated when a function was tried after a fault was healed and never succeeded again, for as long
+    Otherwise it is violated when a function never succeeded again after a fault was healed, and only failed for as long
     as a healed cluster may take to become healthy (``settle_timeout``): a load that ends sooner may end before a single
-    election could complete.
+    election could complete. A take that finds its queue empty proves neither: it ends the time of failures.
     """
     names, service = _services(run)
     *each, overall = _longest_gaps(run, service, len(names))
@@ -145,24 +146,30 @@ def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32
     """Measure the seconds from a heal to the first success of each service among the operations invoked after it.
 
     ``seconds`` is the slowest of them, None when one never succeeded or none was tried again. ``too_short`` names the
-    services that did not succeed and were not tried for long enough to conclude that they never would.
+    services that only failed, and not for long enough to conclude that they always would. Services without a success
+    that the system answered (``stormproof.operation.ANSWERS``) are left out, unless they only failed for that long
+    afterwards.
     """
     h = run.history
     healed = fault.end if fault.end is not None else 0
     row = int(np.searchsorted(h.time, healed))
-    first, tried = first_successes(
-        h.kind, h.process, h.f.codes, h.partner, run.empty.view(np.int8), service, len(names), row
+    answers = (h.kind == vocabulary.FAIL) & h.error.rows_with(*ANSWERS)
+    ends = first_successes(
+        h.kind, h.process, h.f.codes, h.partner, answers.view(np.int8), service, len(names), row
     )
+    patience = int(float(run.test.get("options", {}).get("settle_timeout", 0)) * SECOND)
     by_function: dict[str, float | None] = {}
-    for name, success, vainly in zip(names, first.tolist(), tried.tolist(), strict=True):
+    never: list[str] = []
+    for name, success, failed, answered in zip(names, *(rows.tolist() for rows in ends), strict=True):
         if success >= 0:
             by_function[name] = round(float(h.time[success] - healed) / SECOND, 6)
-        elif vainly:
-            by_function[name] = None
+        elif failed > answered:
+            since = int(h.time[answered]) if answered >= 0 else healed
+            if h.time[failed] - since >= patience:
+                never.append(name)
+            if name in never or answered < 0:
+                by_function[name] = None
     in_vain = [name for name, seconds in by_function.items() if seconds is None]
-    patience = int(float(run.test.get("options", {}).get("settle_timeout", 0)) * SECOND)
-    last = {name: _last_tried(run, service, names.index(name)) for name in in_vain}
-    never = [name for name in in_vain if last[name] - healed >= patience]
     known = [seconds for seconds in by_function.values() if seconds is not None]
     return {
         "fault_id": fault.id,
@@ -172,13 +179,6 @@ def _recovery(run: Run, fault: FaultWindow, names: Sequence[str], service: Int32
         "never": never,
         "too_short": [name for name in in_vain if name not in never],
     }
-
-
-def _last_tried(run: Run, service: Int32s, which: int) -> int:
-    """Return when the last operation of a service ended, in nanoseconds of the run."""
-    h = run.history
-    rows = np.flatnonzero((service[h.f.codes] == which) & (h.process >= 0) & (h.kind != vocabulary.INVOKE))
-    return int(h.time[rows[-1]]) if len(rows) else 0
 
 
 CHECK = RunCheck(

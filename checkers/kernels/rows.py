@@ -136,18 +136,19 @@ def longest_gaps(
     return lengths, begins, ends
 
 
-@kernel(types.Tuple((OUT_I64, OUT_I8))(I8, I32, I32, I64, I8, I32, types.int64, types.int64))
+@kernel(types.Tuple((OUT_I64, OUT_I64, OUT_I64))(I8, I32, I32, I64, I8, I32, types.int64, types.int64))
 def first_successes(
-    kind: Int8s, process: Int32s, function: Int32s, partner: Int64s, empty: Int8s, service: Int32s, services: int,
+    kind: Int8s, process: Int32s, function: Int32s, partner: Int64s, answer: Int8s, service: Int32s, services: int,
     since: int,
-) -> tuple[Int64s, Int8s]:
+) -> tuple[Int64s, Int64s, Int64s]:
     """Return by service the first success of an operation that was invoked at ``since`` or later (-1: none).
 
-    The second result tells, for services without a success, whether any such operation ended otherwise than by finding
-    nothing (``empty``).
+    For services without a success, the other results are the last such operation that failed and the last one that
+    failed with an ``answer`` (-1: none).
     """
     first = np.full(services, -1, dtype=np.int64)
-    tried = np.zeros(services, dtype=np.int8)
+    failed = np.full(services, -1, dtype=np.int64)
+    answered = np.full(services, -1, dtype=np.int64)
     left = services
     for row in range(since, len(kind)):
         which = service[function[row]]
@@ -158,9 +159,11 @@ def first_successes(
             left -= 1
             if left == 0:
                 break
-        elif not empty[row]:
-            tried[which] = 1
-    return first, tried
+        elif answer[row]:
+            answered[which] = row
+        else:
+            failed[which] = row
+    return first, failed, answered
 
 
 @kernel(OUT_I64(I64, I8, I32, I32, I64, I64))

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.run.interpreter import Abandonment
-from stormproof.operation import OK, UNKNOWN_DEPTH, Op
+from stormproof.operation import ANSWERS, OK, Op
 from stormproof.text import printable
 
 MOST_KINDS = 30
@@ -17,7 +17,7 @@ MOST_TOLD = 10
 """The number of abandoned operations that are reported at once."""
 MOST_KEPT = 100
 """The number of abandoned operations that run.json lists one by one."""
-_EXPECTED = frozenset({"empty", UNKNOWN_DEPTH, "not what was expected", "the lock is held no longer"})
+_EXPECTED = ANSWERS | {"the lock is held no longer"}
 """Errors that are regular answers to operations."""
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)*|'[^']*'|\"[^\"]*\"")
 """The parts in which errors of one kind differ."""

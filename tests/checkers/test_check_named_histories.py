@@ -9,7 +9,10 @@ from checkers.run_check import judge
 from stormproof import unnamed_takes
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, CheckOutcome
 from stormproof.errors import HistoryError
+from stormproof.operation import UNKNOWN_DEPTH
 from stormproof.unnamed_takes import UNNAMED_TAKES
+from workloads.lock_client import FREE_FOR_NOBODY
+from workloads.register_client import NO_MATCH
 
 pytestmark = pytest.mark.requirement("H8", part=True)
 
@@ -323,6 +326,39 @@ def test_service_that_never_comes_back() -> None:
     assert found.anomalies[0].detail["functions"] == ["enqueue"]
     quiet = outcome("availability", sent(0, A), drained(), faults=(fault(0, 1.5),))
     assert quiet.verdict == VALID
+
+
+HEALED_MS, SETTLE_SECONDS = 2_000, 60
+
+
+def after_heal(function: str, *ends: tuple[float, str, str | None]) -> CheckOutcome:
+    """A success before a fault; after its heal, operations that end at these seconds with this type and error."""
+    rows = [Row(0, "invoke", function, time=0), Row(0, "ok", function, time=1)]
+    for number, (second, kind, error) in enumerate(ends):
+        rows += [Row(number, "invoke", function, time=HEALED_MS + second * 1000 - 1),
+                 Row(number, kind, function, time=HEALED_MS + second * 1000, error=error)]  # fmt: skip
+    test = {"workload": "queue", "nodes": 3, "nemesis": [], "options": {"settle_timeout": SETTLE_SECONDS}}
+    return outcome("availability", rows, faults=(fault(1_000, HEALED_MS, family="kill"),), test=test)
+
+
+@pytest.mark.parametrize(("function", "answer"), [
+    ("dequeue", "empty"), ("drain", UNKNOWN_DEPTH), ("receive", "empty"), ("poll", "empty"), ("event", "empty"),
+    ("acquire", FREE_FOR_NOBODY), ("cas", NO_MATCH),
+])  # fmt: skip
+def test_an_answer_without_a_message_is_an_answer(function: str, answer: str) -> None:
+    """A queue may stay empty after a fault, and a log without new entries: then the service is not gone."""
+    error, answered = "connection refused", (50, "fail", answer)
+    for ends in ([(5, "fail", error), answered, (70, "fail", answer)],  # it restarted, and nothing was there
+                 [answered, (70, "info", error)],                        # and then failed, for less than a minute
+                 [(1, "fail", answer), answered]):  # fmt: skip
+        found = after_heal(function, *ends)
+        assert (found.verdict, found.figures["recovery_s"][0]["by_function"]) == (VALID, {}), ends
+        assert "came back" not in found.summary
+    for ends in ([(5, "fail", error), (61, "info", error)],   # no answer at all
+                 [answered, (60, "fail", error), (111, "fail", error)]):  # none for a minute  # fmt: skip
+        found = after_heal(function, *ends)
+        assert (found.verdict, found.count) == (INVALID, 1), ends
+        assert "after 1 fault it never came back" in found.summary
 
 
 def test_latency_quantiles_are_nearest_rank() -> None:
