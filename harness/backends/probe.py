@@ -154,9 +154,9 @@ def _machines() -> list[Capability]:
 
 
 def _systems() -> list[Capability]:
-    from harness.backends.system_probe import probe_systems
+    from harness.backends.system_probe import probe_clients, probe_systems
 
-    return probe_systems()
+    return [*probe_clients(), *probe_systems()]
 
 
 def _java() -> list[Capability]:

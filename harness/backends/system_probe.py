@@ -16,7 +16,10 @@ from harness.backends.launch import as_root, find_tool
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.clients import extras_of
 from stormproof.contracts.backend import Capability
-from stormproof.errors import BackendError
+from stormproof.errors import BackendError, StormproofError
+from stormproof.fetch.clients import CLIENTS, dotted, needed_by_all
+from stormproof.fetch.fetched import Fetched
+from stormproof.fetch.recipes import recipes
 from stormproof.shell_system import ShellSystem
 
 _LIMIT_S = 2.0
@@ -35,6 +38,20 @@ def probe_systems() -> list[Capability]:
         close()
 
 
+def probe_clients() -> list[Capability]:
+    """Return the availability of the clients of registries that bring brokers (``stormproof fetch``)."""
+    found = []
+    for client in CLIENTS.values():
+        need = needed_by_all(client.program)
+        brings = ", ".join(name for name, each in recipes().items() if each.client == client.program)
+        trouble = client.trouble(need)
+        detail = trouble or f"{client.title} {dotted(need)} or newer ({client.find()})"
+        prefix = as_root() if client.install.startswith("apt-get") else ""
+        found.append(Capability(client.program, not trouble, f"{detail}, to fetch {brings}",
+                                f"run: {prefix}{client.install}" if trouble else ""))  # fmt: skip
+    return found
+
+
 def _probe(system: ShellSystem, images: Images) -> Capability:
     packages = missing_packages(system.packages)
     clients = [name for name in system.distributions if not _is_installed(name)]
@@ -49,9 +66,19 @@ def _probe(system: ShellSystem, images: Images) -> Capability:
     ready = f"ready ({', '.join((*system.packages, *(() if clients else system.distributions)))})"
     local = f"local: {' '.join(packages)} not installed" if packages else f"local: {ready}"
     python = f"Python packages: {' '.join(clients)} not installed" if clients else ""
-    detail = "; ".join(part for part in (local, f"docker: {image}", python) if part)
+    fetched = "" if system.packaged or not system.fetched else _fetched(Fetched(system.fetched))
+    detail = "; ".join(part for part in (local, f"docker: {image}", python, fetched) if part)
     there = not clients and (not packages or image in (_THERE, _TO_BUILD))
     return Capability(system.name, there, detail, f"run: {' && '.join(commands)}" if commands else "")
+
+
+def _fetched(broker: Fetched) -> str:
+    """Return whether the broker of a system is in the user's cache."""
+    try:
+        there = broker.is_there()
+    except StormproofError as error:
+        return str(error)
+    return f"{broker} is fetched" if there else f"{broker}: the first test fetches it by {broker.recipe.client}"
 
 
 _THERE, _TO_BUILD, _CANNOT = "image is there", "image is built by the first test", "image can't be built here"

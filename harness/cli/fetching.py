@@ -11,7 +11,7 @@ from rich.table import Table
 from harness.cli.common import JsonOption
 from harness.cli.output import print_answer, print_json
 from harness.run.progress import console
-from stormproof.errors import StormproofError, UsageError
+from stormproof.errors import UsageError
 
 
 def fetch(
@@ -58,22 +58,24 @@ def fetch(
 
 
 def _list(as_json: bool) -> None:
+    from stormproof.fetch.clients import CLIENTS, needed
     from stormproof.fetch.fetched import Fetched, versions_there
-    from stormproof.fetch.fetching import client_of
-    from stormproof.fetch.recipes import recipes
+    from stormproof.fetch.recipes import recipe, recipes
     from stormproof.text import size
 
     found: list[dict[str, Any]] = []
-    for name in recipes():
-        there, pinned = versions_there(name), Fetched(name)
-        found += [_entry(each) for each in (there if pinned in there else [pinned, *there])]
+    for each in recipes().values():
+        pinned = [Fetched(each.name, version) for version in each.pinned_versions()]
+        found += [_entry(one) for one in (*pinned, *(one for one in versions_there(each.name) if one not in pinned))]
+    troubles: dict[tuple[str, tuple[int, ...]], str] = {}
     for entry in found:
         entry["trouble"] = ""
         if not entry["there"]:
-            try:
-                client_of(Fetched(entry["name"], entry["version"]))
-            except StormproofError as error:
-                entry["trouble"] = str(error)
+            client = CLIENTS[entry["client"]]
+            key = client.program, needed(recipe(entry["name"]), entry["version"])
+            if key not in troubles:
+                troubles[key] = client.trouble(key[1])
+            entry["trouble"] = troubles[key] and f"{troubles[key]}; run: {client.install}"
     if as_json:
         print_json({"brokers": found})
         return

