@@ -26,7 +26,7 @@ test: ## set-up, ruff, mypy, and all tests
 
 test-brokers: ## tests on real brokers that need more than PyPI and Debian: RabbitMQ, Kafka, clients in Go and Java
 	@scripts/setup brokers
-	@$(PY) -m pytest tests/brokers -n auto --maxprocesses 2 -rs
+	@$(PY) -m pytest tests/brokers -n auto --maxprocesses 2 -rs $(TESTS)
 
 lint: ## ruff, mypy (strict), and the share of odd sentences
 	@$(PY) -m ruff check .
