@@ -24,7 +24,7 @@ from stormproof.contracts.fault import CUTS_CLIENTS, CUTS_LINKS
 from stormproof.history.disk_use import stores_nothing, unused
 from stormproof.history.ledger import UNCHECKED, FaultWindow
 from stormproof.test import named_kinds, replica_names
-from stormproof.text import amount
+from stormproof.text import amount, elapsed
 from stormproof.vocabulary import ANY, MESSAGES
 
 DEFAULT_GATES: Mapping[str, Any] = {
@@ -137,7 +137,7 @@ def _schedule(run: Run) -> GateResult:
     unseen = sorted(families - {fault.fault for fault in run.faults if fault not in swallowed})
     met = not unseen and 2 * happened >= planned and 2 * still <= end - start
     told = f"; of {', '.join(unseen)} none" if unseen else ""
-    reason = (f"the harness itself stood still for {seconds:.1f} s, and the schedule did not happen "
+    reason = (f"the harness itself stood still for {elapsed(seconds)}, and the schedule did not happen "
               f"({happened} of {planned} planned faults did{told})")  # fmt: skip
     return GateResult(met, happened, reason, f"{happened} of {planned} planned faults did")
 

@@ -15,7 +15,7 @@ from checkers.run import Run
 from checkers.verdict import CheckVerdict
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Check, CheckOutcome, worst
 from stormproof.run_folder import IMPORTED
-from stormproof.text import amount, listed
+from stormproof.text import amount, elapsed, listed
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def circumstances(run: Run) -> Circumstances:
     rows = np.searchsorted(run.history.time, np.asarray([fault.start for fault in counted], dtype=np.int64))
     besides = ", after repair" if run.repairs else ""
     if run.standstills:
-        besides += f", though the harness stood still for {sum(each.seconds for each in run.standstills):.1f} s"
+        besides += f", though the harness stood still for {elapsed(sum(each.seconds for each in run.standstills))}"
     if run.unsealed:
         besides += ", description unsealed"
     if closed := closed_by_test(run):

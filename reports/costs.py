@@ -14,7 +14,7 @@ from reports.plots import BYTE_RATE, BYTES, PERCENT, Plot, PlotLine
 from stormproof.errors import HistoryError
 from stormproof.history.costs import LATE, NodeCosts, Sample, read_costs
 from stormproof.run_folder import COSTS
-from stormproof.text import amount, size
+from stormproof.text import amount, elapsed, size
 
 MAX_NODES = 12
 """Upper bound of the machines that are drawn."""
@@ -68,7 +68,7 @@ def _row(node: str, told: Mapping[str, Any]) -> CostRow:
     cpu, share = number(told.get("cpu_s")), _share(told, "cpu_s")
     end, peak = _bytes(told, "disk_end"), _bytes(told, "disk_peak")
     return CostRow(
-        shorten(node), "—" if cpu is None else f"{cpu:,.2f} s" + ("" if share is None else f" ({share:.1f} %)"),
+        shorten(node), "—" if cpu is None else elapsed(cpu) + ("" if share is None else f" ({share:.1f} %)"),
         _bytes(told, "memory_peak"), end if end == peak else f"{end} (peak {peak})",
         *(_bytes(told, name) for name in ("written", "read", "sent", "received")),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from stormproof.history.ledger import (
 from stormproof.history.read_limits import OBJECT_BYTES, read_small_text
 from stormproof.node_logs import parse_time
 from stormproof.run_folder import HISTORY, JOURNAL, LEDGER, RUN_FILE, VERDICT_FILE, node_logs, upgraded
-from stormproof.text import amount
+from stormproof.text import amount, elapsed
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _faults(
         notes.append(f"The fault ledger can't be read: {error}.")
         return (), (), ()
     for each in standstills:
-        notes.append(f"The harness itself stalled for {each.seconds:.1f} s, from {each.start / 1e9:.1f} s to "
+        notes.append(f"The harness itself stalled for {elapsed(each.seconds)}, from {each.start / 1e9:.1f} s to "
                      f"{each.end / 1e9:.1f} s: in this time it sent, received and injected nothing.")  # fmt: skip
     return tuple(windows), repairs, standstills
 

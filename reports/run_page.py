@@ -59,6 +59,7 @@ from stormproof.run_folder import (
     environment_read,
     pictures,
 )
+from stormproof.text import elapsed
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css", "why.css")
@@ -268,7 +269,7 @@ def headline_facts(
         median = number(latency.get("p50"))
         facts.append(("Send latency p99", f"{p99:,.1f} ms", f"median {median:,.1f} ms" if median is not None else ""))
     if (gap := number(figures.get("longest_gap_s"))) is not None:
-        facts.append(("Longest outage", f"{gap:,.2f} s", "without a successful operation"))
+        facts.append(("Longest outage", elapsed(gap), "without a successful operation"))
     confirmed = sum(row.window.counts for row in faults)
     if faults:
         remark = "all confirmed" if confirmed == len(faults) > 1 else f"{confirmed or 'none'} confirmed"
@@ -276,7 +277,7 @@ def headline_facts(
         of = f" of {plain(planned)}" if planned > len(faults) else ""
         facts.append(("Faults", f"{len(faults)}{of}", remark))
     if duration:
-        facts.append(("Duration", f"{duration:,.1f} s", ""))
+        facts.append(("Duration", elapsed(duration), ""))
     return facts
 
 

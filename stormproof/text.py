@@ -38,6 +38,15 @@ def size(count: int) -> str:
     return f"{count / (1 << 10 * power):.3g} {'KMGT'[power - 1]}iB"
 
 
+def elapsed(seconds: float) -> str:
+    """Return a duration in readable form, never rounded to zero: ``37 ms``, ``0.412 s``, ``12.3 s``, ``1,830 s``."""
+    if 0 < seconds < 0.001:
+        return "less than 1 ms"
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+
+
 LONGEST_REASON = 500
 """The maximum number of characters kept from an error."""
 

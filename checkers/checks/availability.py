@@ -17,7 +17,7 @@ from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, Ch
 from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
 from stormproof.operation import ANSWERS
-from stormproof.text import amount
+from stormproof.text import amount, elapsed
 from stormproof.vocabulary import ANY, shown_service
 
 
@@ -46,10 +46,10 @@ def check(run: Run) -> CheckOutcome:
         "longest_gap_by_function": gaps,
         "recovery_s": recoveries,
     }
-    text = f"the longest time without a success was {overall['seconds']:.3g} s"
+    text = f"the longest time without a success was {elapsed(overall['seconds'])}"
     took = [recovery["seconds"] for recovery in recoveries if recovery["seconds"] is not None]
     if took:
-        text += f"; service was back at most {max(took):.3g} s after a fault was healed"
+        text += f"; service was back at most {elapsed(max(took))} after a fault was healed"
     if never and not bounds_claimed(run):
         text += f"; after {amount(len(never), 'fault')} it never came back"
     if short:
@@ -93,14 +93,14 @@ def _beyond_bounds(run: Run) -> tuple[list[Anomaly], dict[str, Any]]:
         if (helped := _helped_by(run)) is not None:
             waits[HEALTHY], since = min(waits[HEALTHY], helped), "somebody had helped"
         if waits[HEALTHY] > float(claimed[HEALTHY]["seconds"]) + late:
-            what = f"it took {waits[HEALTHY]:.3g} s after {since} until the cluster was healthy"
+            what = f"it took {elapsed(waits[HEALTHY])} after {since} until the cluster was healthy"
             anomalies.append(_late(HEALTHY, what, claimed, ()))
     for silence in silences(run):
         seconds = (silence.end - silence.start) / SECOND
         waits[silence.bound] = max(waits.get(silence.bound, 0.0), round(seconds, 6))
         if silence.bound in claimed and seconds > float(claimed[silence.bound]["seconds"]) + late:
             down = sorted(silence.stretch.down or ())
-            what = (f"for {seconds:.3g} s from {silence.start / SECOND:.3f} s on nothing succeeded, "
+            what = (f"for {elapsed(seconds)} from {silence.start / SECOND:.3f} s on nothing succeeded, "
                     + (f"with only {', '.join(down)} down" if down else "with no fault in force"))  # fmt: skip
             after = silence.stretch.after.id if silence.stretch.after is not None else None
             anomalies.append(_late(silence.bound, what, claimed, run.rows_of(*silence.rows), down=down, after=after))
@@ -110,7 +110,7 @@ def _beyond_bounds(run: Run) -> tuple[list[Anomaly], dict[str, Any]]:
 def _late(name: str, what: str, claimed: Mapping[str, Mapping[str, Any]], rows: tuple[int, ...],
           **more: Any) -> Anomaly:  # fmt: skip
     bound = claimed[name]
-    reason = f"{what}; {name} is to take {bound['seconds']:.3g} s at most ({bound['formula']})"
+    reason = f"{what}; {name} is to take {elapsed(bound['seconds'])} at most ({bound['formula']})"
     return Anomaly("too-late", rows, detail={"reason": reason, "bound": name, **bound, **more})
 
 

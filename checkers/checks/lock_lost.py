@@ -9,6 +9,7 @@ from checkers.locks import ACQUIRE
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
+from stormproof.text import elapsed
 from stormproof.vocabulary import LOCKS
 
 FREE_FOR_NOBODY = "empty"
@@ -33,9 +34,9 @@ def check(run: Run) -> CheckOutcome:
     vain = _longest_in_vain(run, sorted(ended))
     seconds = float(h.time[vain[-1]] - h.time[vain[0]]) / SECOND if vain else 0.0
     if seconds < LOST_AFTER_SECONDS:
-        return CheckOutcome(UNKNOWN, 0, f"after the last heal, acquires of the lock failed for {seconds:.1f} s only")
+        return CheckOutcome(UNKNOWN, 0, f"after the last heal, acquires of the lock failed for {elapsed(seconds)} only")
     example = Anomaly("lock-lost", run.rows_of(vain[0], vain[-1]), 0, None, {"seconds": round(seconds, 3)})
-    text = f"after the last heal, no client could acquire the lock for {seconds:.1f} s"
+    text = f"after the last heal, no client could acquire the lock for {elapsed(seconds)}"
     return CheckOutcome(INVALID, 1, text, (example,))
 
 

@@ -13,6 +13,7 @@ from stormproof import vocabulary
 from stormproof.contracts.check import INVALID, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import LOSES_SYNCED
 from stormproof.history.ledger import FaultWindow
+from stormproof.text import elapsed
 from stormproof.vocabulary import ANY, shown_service
 
 STATE, ERRORS, UNSURE = "state", "repair_errors", "unsure"
@@ -35,7 +36,7 @@ def check(run: Run) -> CheckOutcome:
     figures = {"recovered_s": round(float(last["seconds"]), 6)}
     if last["healthy"]:
         since = "the repair" if last is not found else "the last heal"
-        text = f"the cluster was healthy {float(last['seconds']):.3g} s after {since}{_repair_errors(run)}"
+        text = f"the cluster was healthy {elapsed(float(last['seconds']))} after {since}{_repair_errors(run)}"
         return CheckOutcome(VALID, 0, text, (), figures)
     text = never_again(run, last)
     if last.get(UNSURE):

@@ -12,7 +12,7 @@ from checkers.run import SECOND, Run
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, UNKNOWN, VALID, Anomaly, CheckOutcome
 from stormproof.contracts.fault import MOVES_CLOCK
-from stormproof.text import amount
+from stormproof.text import amount, elapsed
 from stormproof.vocabulary import ANY
 
 _MISPLACED = SECOND // 20
@@ -59,8 +59,8 @@ def _needless(run: Run, changes: list[Mapping[str, Any]], start: int, settling: 
                 continue
             since = (time - stretch.start) / SECOND
             what = "the load began" if stretch.after is None else f"fault {stretch.after.id} ({stretch.after.fault})"
-            reason = (f"at {each['time']:.3f} s {each['node']} became {each['role']}, {since:.3g} s after {what} and "
-                      f"with no fault in force; {KEEPS_ROLES}: at most {claimed['seconds']:.3g} s after "
+            reason = (f"at {each['time']:.3f} s {each['node']} became {each['role']}, {elapsed(since)} after {what} "
+                      f"and with no fault in force; {KEEPS_ROLES}: at most {elapsed(claimed['seconds'])} after "
                       f"({claimed['formula']})")  # fmt: skip
             detail = {"reason": reason, "bound": KEEPS_ROLES, **claimed, "node": each["node"], "time": each["time"]}
             yield Anomaly("needless-change", (), detail=detail)

@@ -49,7 +49,7 @@ from stormproof.history.ledger import LedgerLine, Repair, Standstill, ledger_sha
 from stormproof.history.seal import drop_journal, seal
 from stormproof.run_folder import CLIENT_LOG, COSTS, JOURNAL, LEADERS, LEDGER, LOGS, read_run, update_run
 from stormproof.test import Test
-from stormproof.text import amount
+from stormproof.text import amount, elapsed
 from stormproof.timeout_scale import timeout_scale
 from stormproof.unnamed_takes import DELIVERY_LIMIT, live
 from workloads.catalog import WORKLOADS
@@ -409,7 +409,7 @@ class TestRunner:
 
     def _stood_still(self, standstill: Standstill) -> None:
         """Record a standstill in the ledger for the checks, and report it."""
-        text = f"the harness itself stood still for {standstill.seconds:.1f} s"
+        text = f"the harness itself stood still for {elapsed(standstill.seconds)}"
         try:
             self.nemesis.stood_still(standstill)
         except StormproofError as error:

@@ -27,7 +27,7 @@ from reports.inference.loss import NOT_TOLD
 from reports.narrative import ShownAnomaly, ShownOperation, fault_name, plain
 from reports.run_facts import CLOCKS_S, Cause, Facts, end_of
 from stormproof.history.ledger import FaultWindow
-from stormproof.text import listed
+from stormproof.text import elapsed, listed
 
 DOUBLES = ("delivered-after-receipt", "acknowledged-twice", "redelivered-unconfirmed", "delivered-more-than-once",
            "after-receipt-or-held-back", "topic-delivered-after-receipt")  # fmt: skip
@@ -158,7 +158,7 @@ def _sent_again(mine: Sequence[Twice], facts: Facts) -> tuple[str, str]:
     met = sorted({fault_name(fault) for send in sends for fault in _met(send, facts)})
     confirmed = sum(send.type == "ok" for send in sends)
     text = (f"{listed(met)} hit the node of {'its send' if len(sends) == 1 else 'their sends'} during the send, which "
-            f"lasted up to {longest:.1f} s. Confirmed sends among them: {plain(confirmed)} of {plain(len(sends))}.")
+            f"lasted up to {elapsed(longest)}. Confirmed sends among them: {plain(confirmed)} of {plain(len(sends))}.")
     return text, "The answer to the send was lost, the client’s library sent it again, and the broker stored both."
 
 

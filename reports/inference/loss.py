@@ -49,7 +49,7 @@ from reports.run_facts import CLOCKS_S, Cause, Facts
 from stormproof.contracts.fault import ENDS_PROCESS
 from stormproof.history.columns import Bools, Int64s
 from stormproof.history.ledger import FaultWindow
-from stormproof.text import listed
+from stormproof.text import elapsed, listed
 
 NOT_TOLD = "The history, the faults and the logs do not show the cause."
 _MOST_KEPT = 1 / 3
@@ -337,7 +337,7 @@ def _disks(down: list[FaultWindow]) -> str:
     ages = [age for count, age in found if count and age is not None]
     if not counts:
         return ""
-    old = f", the oldest written {max(ages):.1f} s before" if ages else ""
+    old = f", the oldest written {elapsed(max(ages))} before" if ages else ""
     disk = "The disk" if len(counts) == 1 else f"The {len(counts)} disks"
     return f" {disk} discarded {plain(sum(counts))} bytes that were not synced{old}."
 

@@ -17,7 +17,7 @@ from reports.inference.sends import ConfirmedSends
 from reports.narrative import ShownAnomaly, ShownOperation, plain
 from reports.run_facts import Cause, Facts, end_of
 from reports.value_cause import WRITES, written
-from stormproof.text import listed
+from stormproof.text import elapsed, listed
 
 _JUST_S = 1.5
 """A fault that ended at most this long before a read counts as its circumstance: the node may still be behind."""
@@ -53,7 +53,7 @@ def of_reads(anomaly: ShownAnomaly, facts: Facts, operations: Callable[[], Seque
     node, most = max(by_node.items(), key=lambda found: len(found[1]))
     worst = max(most, key=lambda each: each.seconds)
     text = (f"Process {worst.read.process} read {worst.read.value} through {node} at {worst.read.start:.3f} s, "
-            f"{worst.seconds:.3f} s after {worst.newer.node or 'the system'} had confirmed {written(worst.newer)}. "
+            f"{elapsed(worst.seconds)} after {worst.newer.node or 'the system'} had confirmed {written(worst.newer)}. "
             f"Stale reads of it: {plain(len(most))} through {node}, {plain(len(stale))} in all.")  # fmt: skip
     return _circumstances(node, worst, text, facts)
 
@@ -70,7 +70,7 @@ def _stale(read: ShownOperation, writes: Sequence[ShownOperation]) -> StaleRead 
 
 
 def _circumstances(node: str, worst: StaleRead, text: str, facts: Facts) -> Cause:
-    time, late = worst.read.start, f"{worst.seconds:.1f} s"
+    time, late = worst.read.start, elapsed(worst.seconds)
     for fault, others in cuts_of(node, facts):
         if struck(fault) <= time <= over(fault) + _JUST_S:
             when = "while" if time <= over(fault) else "shortly after"

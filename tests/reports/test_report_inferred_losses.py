@@ -35,7 +35,7 @@ def test_a_loss_of_power_took_what_was_not_synced(tmp_path: Path) -> None:
         "power", "The loss of power took them: they had been confirmed, but not synced to disk.")  # fmt: skip
     assert cause.sentence == (
         "n1 confirmed all 10 from 3.000 to 3.900 s. power one #0 ended n1, the only node, between 4.000 and 4.100 s. "
-        "The disk discarded 4,711 bytes that were not synced, the oldest written 1.2 s before. Lost of what was "
+        "The disk discarded 4,711 bytes that were not synced, the oldest written 1.25 s before. Lost of what was "
         "confirmed since 3.000 s, and no client had received by then: 10 of 10. Arrived of what was confirmed "
         "earlier: 10 of 10.")  # fmt: skip
 
