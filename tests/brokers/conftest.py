@@ -11,7 +11,6 @@ import pytest
 from builds import COPY, MAVEN, build
 from kafka_server import POM, form
 
-
 STARTED = time.monotonic()
 CHANGED, START_FOR = "STORMPROOF_CHANGED", "STORMPROOF_START_TESTS_FOR"
 """Environment variables: changed files, whose brokers come first; seconds after which no more tests are started."""
