@@ -139,6 +139,20 @@ def named_options(test: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" for name, value in sorted(words, key=lambda word: word[0] != "bug")]
 
 
+def changed_options(run: Mapping[str, Any]) -> list[str]:
+    """Return the options of a run that differ from their defaults, with switched-on bugs first.
+
+    Runs of earlier releases do not record the defaults: then these are the options of ``named_options``.
+    """
+    test = mapping(run.get("test"))
+    if "changed" not in run:
+        return named_options(test)
+    options, names = mapping(test.get("options")), sequence(run["changed"])
+    changed = [(str(name), options[name]) for name in names if isinstance(name, str) and name in options]
+    return [f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in sorted(changed, key=lambda word: word[0] != "bug")]  # fmt: skip
+
+
 def number(data: Any) -> float | None:
     """Return ``data`` if it is a number of at most 64 bits, otherwise None."""
     is_number = isinstance(data, int | float) and not isinstance(data, bool)

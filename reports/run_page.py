@@ -14,7 +14,7 @@ import numpy as np
 from reports.costs import cost_plots, cost_table
 from reports.disk_writes import disk_facts
 from reports.faults import FaultRow, fault_rows
-from reports.folder import RunFolder, mapping, named_options, number, read_folder, sequence
+from reports.folder import RunFolder, changed_options, mapping, number, read_folder, sequence
 from reports.idents import content_names
 from reports.inference.sends import confirmed_sends
 from reports.leaders import leader_lanes
@@ -59,13 +59,17 @@ from stormproof.run_folder import (
     environment_read,
     pictures,
 )
-from stormproof.text import elapsed
+from stormproof.text import amount, elapsed
 from stormproof.vocabulary import FUNCTIONS, OBJECT, SENDS, noun_of
 
 STYLES = ("base.css", "run.css", "why.css")
 SCRIPTS = ("dom.js", "theme.js", "model.js", "view.js", "strips.js", "lanes_view.js", "lanes.js", "points.js",
            "plots.js", "logs.js", "life.js", "detail.js", "player.js", "address.js", "run.js")  # fmt: skip
 
+MOST_SETTINGS = 10
+"""Settings at the top of the page: more would take more than two lines."""
+LONGEST_SETTING = 60
+"""Characters of one of them."""
 FILES = (RUN_FILE, VERDICT_FILE, HISTORY, LEDGER, LEADERS, COSTS, UNDO_FILE)
 
 _SEND_LATENCIES = tuple(name for name, function in FUNCTIONS.items() if function.does == SENDS)
@@ -354,7 +358,7 @@ def _gate_row(name: str, result: Mapping[str, Any]) -> GateRow:
 
 
 def tested(folder: RunFolder) -> str:
-    """Return a description of the tested configuration, in one line."""
+    """Return a description of the tested configuration, in one line: the settings that differ from their defaults."""
     test, about = folder.test, mapping(folder.run.get("backend"))
     backend = about.get("name")
     if not test:
@@ -364,13 +368,16 @@ def tested(folder: RunFolder) -> str:
     faults = ", ".join(str(name) for name in sequence(test.get("nemesis"))) or "no faults"
     nodes = "1 node" if test.get("nodes") == 1 else f"{test.get('nodes', '?')} nodes"
     nodes += f" on {backend}" if backend else ""
+    changed = changed_options(folder.run)
+    more = f"and {amount(len(changed) - MOST_SETTINGS, 'more setting')}" if len(changed) > MOST_SETTINGS else ""
     parts = [
         test.get("system"),
         test.get("workload"),
         faults,
         nodes,
         f"seed {test.get('seed', '?')}",
-        *named_options(test)[:4],
+        *(shorten(each, LONGEST_SETTING) for each in changed[:MOST_SETTINGS]),
+        more,
     ]
     return shorten(" · ".join(str(part) for part in parts if part))
 

@@ -12,7 +12,9 @@ from typing import Any
 from harness.analysis.guarantees import exemptions_of, guarantees_of
 from harness.backends.attach import ATTACH
 from harness.backends.catalog import BACKENDS
+from harness.backends.compose.settings import COMMANDS as HOOKS
 from harness.backends.compose.settings import FILES as COMPOSE_FILES
+from harness.backends.compose.settings import HELPERS
 from harness.cli.composed import retyped
 from harness.run import plugins
 from harness.run.deployment import demands_of
@@ -67,6 +69,13 @@ def command_line(test: Test, store: Path, brief: bool = False) -> str:
     return shlex.join(words)
 
 
+def changed(test: Test) -> list[str]:
+    """Return the options whose values differ from their defaults, without those that a Compose file determines."""
+    declared = declared_options(test.system, test.workload, test.nemesis, test.backend)
+    usual = convert_options([option for option in declared if option not in (HELPERS, HOOKS)], {})
+    return [name for name, value in test.options.items() if name in usual and value != usual[name]]
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the versions that the run's result may depend on."""
@@ -119,6 +128,7 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
         keeps={keep.name: keep.most(test.options) for keep in system.keeps},
         fault_points=dict(system.fault_points),
         command=command_line(test, store),
+        changed=changed(test),
         versions=versions(),
     )
     plugins.copy_to(run_dir)

@@ -11,7 +11,7 @@ import typer
 from harness.cli.app import app
 from harness.cli.config_file import Key, read_config
 from harness.cli.configured import keys_of
-from harness.run.describe import command_line
+from harness.run.describe import changed, command_line
 from harness.run.settings import convert_options, make_test, parse_assignments
 from stormproof.contracts.option import Option
 from stormproof.errors import UsageError
@@ -79,6 +79,8 @@ def test_the_printed_command_names_everything(tmp_path: Path) -> None:
 
     brief = command_line(test, tmp_path, brief=True).split()
     assert brief[:4] == words[:4] and [word for word in brief if "=" in word] == ["partitions=unspecified"]
+    assert changed(test) == ["partitions"] and changed(make_test(**PLAIN)) == []
+    assert changed(make_test(**{**PLAIN, "settings": {"producers": "6", "consumers": "3"}})) == ["producers"]
     usual = command_line(make_test(**PLAIN), tmp_path, brief=True)
     assert "--set" not in usual and f"--store {tmp_path}" in usual
 

@@ -53,6 +53,22 @@ def test_the_page_tells_what_was_tested_and_how_to_run_it_again(tmp_path: Path, 
     assert "pyspark" in page
 
 
+@pytest.mark.requirement("H10", part=True)
+def test_the_page_opens_with_all_settings_that_differ_from_their_defaults(tmp_path: Path) -> None:
+    """Numbers, too; a word that is a default is no news."""
+    run_dir = make_run(tmp_path, operations=600)
+    run = json.loads((run_dir / "run.json").read_text())
+    run["test"]["options"] |= {"ack": "all", "producers": 12, "retry": True, "bug": "own-log-wins", "wait": 0.5}
+    head = "joram · queue · partition, pause, kill · 3 nodes on local · seed 7 · "
+    for changed, told in (
+        (["producers", "retry", "bug", "wait"], "bug=own-log-wins · producers=12 · retry=true · wait=0.5 · <a"),
+        (["wait", "wait"] * 6, "wait=0.5 · " * 10 + "and 2 more settings · <a"),
+        ([], "<a"), (["gone", 7, None], "<a"), ("nothing", "<a"),
+    ):  # fmt: skip
+        (run_dir / "run.json").write_text(json.dumps(run | {"changed": changed}))
+        assert head + told in text_of(run_dir)
+
+
 @pytest.mark.requirement("H15")
 @pytest.mark.parametrize("old", [False, True])
 def test_each_fault_stands_with_its_evidence_and_recovery(tmp_path: Path, old: bool) -> None:
