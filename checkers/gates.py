@@ -230,13 +230,18 @@ def _faults_confirmed(run: Run, wanted: Any) -> GateResult:
     seen = [fault for fault in run.faults if not run.swallowed(fault)]
     counted = {fault.fault for fault in seen if fault.counts}
     missing = [family for family in run.test.get("nemesis") or () if family not in counted]
-    vacuous = {f"{fault.fault}:{fault.kind}": fault.unmet for fault in seen if fault.unmet and (
+    vacuous = {f"{fault.fault}:{fault.kind}": fault for fault in seen if fault.unmet and (
         fault.confirmed or fault.skipped) and (fault.fault in missing or (_names_kind(run, fault) and not any(
             other.counts for other in seen if (other.fault, other.kind) == (fault.fault, fault.kind))))}  # fmt: skip
     unproven = [family for family in missing if not any(name.startswith(f"{family}:") for name in vacuous)]
+    skipped = {family: windows[-1].skipped for family in unproven if (
+        windows := [fault for fault in seen if fault.fault == family]) and all(fault.skipped for fault in windows)}
+    unproven = [family for family in unproven if family not in skipped]
     reasons = [f"no proof that these faults took effect: {', '.join(unproven)}"] if unproven else []
     reasons += _each(unused, (fault for fault in run.faults if fault.fault in unproven))
-    reasons += [f"{name} never found the state that it expects ({why})" for name, why in vacuous.items()]
+    reasons += [f"{family} was never injected ({why})" for family, why in skipped.items()]
+    reasons += [f"{name} {'was never orderly' if fault.forced else 'never found the state that it expects'} "
+                f"({fault.unmet})" for name, fault in vacuous.items()]  # fmt: skip
     there = [f"it is there for {', '.join(sorted(counted))}" if counted else "there were no faults"]
     there += _each(stores_nothing, (fault for fault in run.faults if fault.fault in counted))
     there += _each(_unchecked, seen)

@@ -35,8 +35,10 @@ class FaultRow:
     @property
     def vacuous(self) -> str:
         """The reason why an effective fault does not count, as a sentence; empty if it counts, or took no effect."""
-        return f"It took effect, but the cluster was not in the state that it requires ({self.window.unmet})." if (
-            self.window.confirmed and self.window.unmet) else ""
+        if not self.window.confirmed or not self.window.unmet:
+            return ""
+        lacks = "it was not orderly" if self.window.forced else "the cluster was not in the state that it requires"
+        return f"It took effect, but {lacks} ({self.window.unmet})."
 
 
 def fault_rows(faults: Sequence[FaultWindow], verdict: Mapping[str, Any]) -> list[FaultRow]:

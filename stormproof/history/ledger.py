@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stormproof.contracts.backend import SIGKILL
 from stormproof.contracts.fault import FROM_HEAL, STRIKES_LATER
 from stormproof.errors import HistoryError
 from stormproof.history.read_limits import read_small
@@ -22,7 +23,8 @@ from stormproof.history.read_limits import read_small
 INJECT, HEAL, REPAIR, STANDSTILL = "inject", "heal", "repair", "standstill"
 
 UNMET = "unmet"
-"""In evidence: the state that the fault expects and did not find. Such a fault does not count."""
+"""In evidence: why the fault does not count although it took effect: the state that it expects and did not find, or an
+orderly stop that needed SIGKILL."""
 UNCHECKED = "not checked"
 """In the same evidence: the part of that state that the system does not report."""
 SKIPPED = "skipped"
@@ -149,9 +151,20 @@ class FaultWindow:
         return str(self.inject_evidence.get(UNMET) or self.heal_evidence.get(UNMET, ""))
 
     @property
+    def forced(self) -> bool:
+        """True if a stop, or a turn of a rolling restart, was to be orderly and needed SIGKILL."""
+        found = (self.inject_evidence, self.heal_evidence)
+        turns = [turn for each in found for turn in _mapping(each.get("turns")).values()]
+        return any(SIGKILL in _mapping(_mapping(each).get("signals")).values() for each in (*found, *turns))
+
+    @property
     def counts(self) -> bool:
         """True if the fault took effect, and found the state that it expects."""
         return self.confirmed and not self.unmet
+
+
+def _mapping(data: Any) -> Mapping[str, Any]:
+    return data if isinstance(data, Mapping) else {}
 
 
 def read_ledger(path: Path) -> list[FaultWindow]:

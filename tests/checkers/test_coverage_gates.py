@@ -11,7 +11,7 @@ from checker_histories import Row, depth, drained, fault, run_of, sent, taken
 from checkers.gates import ASKS, GATES, sides
 from checkers.run_check import judge
 from checkers.verdict import Verdict
-from stormproof.history.ledger import UNMET, FaultWindow, Standstill
+from stormproof.history.ledger import SKIPPED, UNMET, FaultWindow, Standstill
 
 pytestmark = pytest.mark.requirement("H16")
 
@@ -137,6 +137,27 @@ def test_a_fault_without_the_state_that_it_expects_does_not_count() -> None:
     assert verdict(GOOD, wanted, (vacuous, other, another), ("partition",), options=written).verdict == "valid"
     told = verdict(GOOD, {}, (vacuous, other))
     assert told.figures["faults_confirmed"] == 1 and "under 1 confirmed fault (1 partition)" in told.sentence
+
+
+@pytest.mark.parametrize("evidence", [
+    {"signals": {"n1": "SIGKILL"}}, {"turns": {"n1": {"signals": {"broker": "SIGKILL"}}, "n2": {"signals": 7}}}])
+def test_a_stop_that_needed_force_is_told_as_such(evidence: dict[str, object]) -> None:
+    """It was in the state that it expects; it was not done in the way that it should be."""
+    why = "n1 was killed: it outlived SIGTERM by stop_grace=5 s"
+    forced = fault(0, 5, family="stop", evidence={**evidence, UNMET: why})
+    assert verdict(GOOD, {"faults_confirmed": True}, (forced,), ("stop",)).sentence == (
+        f"Unknown: stop:{forced.kind} was never orderly ({why}).")  # fmt: skip
+
+
+def test_a_fault_that_was_skipped_is_not_told_as_unproven() -> None:
+    why = "n1 is not running"
+    skipped = replace(fault(0, None, family="kill"), error=f"{SKIPPED}: {why}", inject_evidence={}, confirmed=False)
+    found = verdict(GOOD, {"faults_confirmed": True}, (skipped,), ("kill", "pause"))
+    assert found.sentence == ("Unknown: no proof that these faults took effect: pause; kill was never injected (n1 is "
+                              "not running).")  # fmt: skip
+    unproven = replace(fault(6, 7, family="kill"), confirmed=False)
+    assert verdict(GOOD, {"faults_confirmed": True}, (skipped, unproven), ("kill",)).sentence == (
+        "Unknown: no proof that these faults took effect: kill.")  # fmt: skip
 
 
 def sends_by_node(*nodes: str) -> list[Row]:

@@ -90,6 +90,9 @@ def test_a_fault_that_does_not_count_says_why(tmp_path: Path) -> None:
     assert "does not count</span>" in card and "not in the state that it requires (nobody leads)" in card
     assert "<strong>3</strong><span>2 confirmed</span>" in page
     assert [row["proven"] for row in row_of(run_dir, check_run(run_dir))["faults"]] == [True, True, False]
+    killed = '"unmet": "n3 was killed", "signals": {"n3": "SIGKILL"}'
+    ledger.write_text(ledger.read_text().replace('"unmet": "nobody leads"', killed))
+    assert "It took effect, but it was not orderly (n3 was killed)." in text_of(run_dir)
 
 
 def test_what_was_done_as_an_operator_would_stands_with_its_times(tmp_path: Path) -> None:
