@@ -38,6 +38,9 @@ CONNECT_SECONDS, ANSWER_SECONDS = 2, 2.0
 FILE, MEMORY = "file", "memory"
 COPY_TRIES = 60
 """Attempts to have a consumer placed on one of a stream's replicas: with five, all fail once in 600,000 reads."""
+LAG_TRIES, LAG_PAUSE_SECONDS = 2, 1.0
+"""The attempts to read a copy that ends before its stream does, and the pause between them: both fit into the time limit
+of one operation (3 s), or a replica that lacks entries for good would never be read to its end."""
 COPY_SECONDS = 30
 """The age at which servers delete a consumer whose client was cut off."""
 _NO_STREAM, _OTHER_SETTINGS = 10059, 10058
@@ -139,12 +142,21 @@ class NatsConnection:
         Raises:
             NotFound: this server has no copy. RuntimeError: no consumer was placed here.
         """
+        here = self._client._server_info["server_name"]
+        for _ in range(LAG_TRIES):  # a replica applies what the leader has confirmed a little later
+            info = await self._there(self._streams.stream_info(name))
+            found = info.cluster
+            if found is not None and here not in (found.leader, *(each.name for each in found.replicas or ())):
+                raise NotFound(f"{here} has no copy of {name}")
+            if (entries := await self._placed(name, after, limit, here)) or info.state.last_seq <= after:
+                return entries
+            await asyncio.sleep(LAG_PAUSE_SECONDS)
+        return []
+
+    async def _placed(self, name: str, after: int, limit: int, here: str) -> list[LogEntry]:
+        """Return entries from the replica on this server. Raises RuntimeError if no consumer was placed here."""
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-        here = self._client._server_info["server_name"]
-        found = (await self._there(self._streams.stream_info(name))).cluster
-        if found is not None and here not in (found.leader, *(each.name for each in found.replicas or ())):
-            raise NotFound(f"{here} has no copy of {name}")
         wanted = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=after + 1,
                                 ack_policy=AckPolicy.NONE, num_replicas=1, mem_storage=True,
                                 inactive_threshold=COPY_SECONDS)  # fmt: skip
