@@ -172,6 +172,14 @@ class AmqpConnection:
         await self._asked(channel.queue_delete(queue))
         await self._asked(channel.close())
 
+    async def count(self, queue: str) -> int:
+        """Return the *message-count* of a queue's *queue.declare-ok*. RabbitMQ leaves out unacknowledged messages,
+        Broker-J counts them."""
+        channel = await self._open(publisher_confirms=False)
+        found = await self._asked(channel.queue_declare(queue, passive=True))
+        await self._asked(channel.close())
+        return int(found.message_count)
+
     async def send(self, queue: str, body: bytes) -> None:
         """Publish a message to the default exchange; the broker's *basic.ack* confirms it."""
         from aiormq.exceptions import PublishError

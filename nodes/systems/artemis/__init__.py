@@ -1,0 +1,1 @@
+"""Apache ActiveMQ Artemis under test: one broker, or a primary and a backup."""

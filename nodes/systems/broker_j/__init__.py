@@ -1,0 +1,1 @@
+"""Apache Qpid Broker-J under test: one broker, or a group that replicates by Berkeley DB JE."""
