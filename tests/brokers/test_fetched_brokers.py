@@ -36,9 +36,11 @@ def brought(name: str, version: str = "") -> Fetched:
     return wanted
 
 
-@pytest.mark.parametrize(("name", "version"), [("nats-N2", "2.15.2"), ("etcd-E4", "3.6.16"), ("zookeeper-Z1", "")])
+@pytest.mark.parametrize(("name", "version"), [
+    ("nats-N2", "2.15.2"), ("etcd-E4", "3.6.16"), ("zookeeper-Z1", ""), ("artemis-A1", ""), ("broker-j-B1", ""),
+])  # fmt: skip
 def test_an_arm_fails_and_its_twin_passes(name: str, version: str, tmp_path: Path) -> None:
-    brought(name.partition("-")[0], version)
+    brought(name.rpartition("-")[0], version)
     done = subprocess.run([sys.executable, "-m", "harness", "reproduce", name, "--arm", "fails", "--arm", "twin",
                            "--backend", "local", "--store", str(tmp_path), "--json"], cwd=ROOT, capture_output=True,
                           text=True, timeout=REPRODUCE_SECONDS, check=False)  # fmt: skip

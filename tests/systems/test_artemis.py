@@ -82,7 +82,8 @@ def test_a_lock_manager_takes_the_place_of_votes() -> None:
 
 def test_a_shared_store_has_no_replica() -> None:
     found = policy("backup", mode="shared-store")
-    assert text(found, "shared-store/backup/failover-on-shutdown") == "true" and found.find(f"{CORE}replication") is None
+    assert text(found, "shared-store/backup/failover-on-shutdown") == "true"
+    assert found.find(f"{CORE}replication") is None
 
 
 @pytest.mark.parametrize(("line", "expected"), ROLES.items())
@@ -196,9 +197,11 @@ async def test_depths_are_unknown_while_two_brokers_serve(monkeypatch: pytest.Mo
         return serving[machine]
 
     monkeypatch.setattr("nodes.systems.artemis.system.ask", ask)
-    cluster: Any = SimpleNamespace(node_names=("n1", "n2"), machine=str, demands=Demands(("q0",)))
-    assert await ARTEMIS.depths(cluster) is None
+    cluster: Any = SimpleNamespace(node_names=("n1", "n2"), machine=str)
+    with pytest.raises(BackendError, match="2 brokers report"):
+        await ARTEMIS._depth(cluster, "q0")
     del serving["n1"]
-    assert await ARTEMIS.depths(cluster) == {"q0": 4}
+    assert await ARTEMIS._depth(cluster, "q0") == 4
     serving.clear()
-    assert await ARTEMIS.depths(cluster) is None
+    with pytest.raises(BackendError, match="0 brokers report"):
+        await ARTEMIS._depth(cluster, "q0")

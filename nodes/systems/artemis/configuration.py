@@ -21,7 +21,7 @@ _BROKER = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core"
 {pair}
 <acceptors>
 <acceptor name="core">tcp://{address}:{core_port}?protocols=CORE</acceptor>
-<acceptor name="clients">tcp://{address}:{port}?protocols=STOMP,AMQP</acceptor>
+<acceptor name="clients">tcp://{address}:{port}?protocols=STOMP</acceptor>
 </acceptors>
 <address-settings><address-setting match="#">
 {addresses}

@@ -1,12 +1,13 @@
-"""ActiveMQ Artemis, fetched from Maven's registry: one broker, or a primary and a backup; STOMP or AMQP 1.0."""
+"""ActiveMQ Artemis, fetched from Maven's registry: one broker, or a primary and a backup; clients by STOMP."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from nodes.systems.artemis import zookeeper
 from nodes.systems.artemis.configuration import (
@@ -21,15 +22,13 @@ from nodes.systems.artemis.configuration import (
     small_files,
 )
 from nodes.systems.artemis.management import ask
-from nodes.systems.clients import demand_client, extras_of
-from stormproof.clients import PROTOCOLS
+from stormproof.clients.stomp import StompConnection
 from stormproof.contracts.backend import RUNNING
 from stormproof.contracts.brought_folders import BringsFolders
-from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
-from stormproof.contracts.protocol_client import BrokerSetup
+from stormproof.contracts.protocol_client import Access
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
@@ -43,7 +42,6 @@ from stormproof.test import Test
 
 STORE = "store"
 """The shared folder of a pair."""
-STOMP, AMQP1 = "stomp", "amqp1"
 ACTIVE, IN_SYNC, PASSIVE, STARTING, STOPPED = "active", "backup", "passive", "starting", "stopped"
 """Roles; a backup is in sync with the active broker, or waits for its lock. A passive broker is not ready yet."""
 STOP_SECONDS = 5.0
@@ -64,6 +62,7 @@ class Artemis(ShellSystem):
     port = 61613
     max_nodes = 2
     leading_roles, joined_roles = (ACTIVE,), (IN_SYNC,)
+    defaults: Mapping[str, Any] = {"start_timeout": 90.0}  # up to four Java programs start on a busy machine
     guarantees = (
         Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
     )
@@ -87,8 +86,7 @@ class Artemis(ShellSystem):
                "18000", least=1),
         Option("zookeepers", 1, "lock-manager: number of ZooKeeper servers", least=1),
         Option("memory", 256, "MiB of Java's heap", least=64),
-        Option("client", STOMP, "what clients speak", (STOMP, AMQP1)),
-        Option("heartbeat", 2.0, "seconds between heart-beats of STOMP clients; two missing ones close a connection; "
+        Option("heartbeat", 2.0, "seconds between heart-beats of clients; two missing ones close a connection; "
                "0: none"),
         Option("persistent", True, "whether messages are durable"),
     )  # fmt: skip
@@ -99,12 +97,6 @@ class Artemis(ShellSystem):
         if asked not in (None, count):
             raise UsageError(f"--nodes {asked}: artemis takes {count} with --set mode={options['mode']}")
         return count
-
-    def check(self, test: Test, demands: Demands) -> None:
-        """Check the version, and the clients' package; raises UsageError if it is missing."""
-        super().check(test, demands)
-        if test.options["client"] == AMQP1:
-            demand_client(self.name, "proton", *extras_of(PROTOCOLS.load(AMQP1).distributions))
 
     def topology(self, test: Test, demands: Demands) -> Topology:
         """Lay out the machines: a lock manager adds those of ZooKeeper."""
@@ -199,36 +191,30 @@ class Artemis(ShellSystem):
         await cluster.start_program(backup, MAIN)
         return f"two brokers were active: {backup}, the backup, was restarted"
 
-    async def depths(self, cluster: ShellCluster) -> Mapping[str, int] | None:
-        """Return each queue's depth at the broker that serves; None if none answers, or two do."""
+    def connection(self, cluster: ShellCluster) -> StompConnection:
+        """Create a client by STOMP, which asks the management for depths."""
+        async def depth(queue: str) -> int:
+            return await self._depth(cluster, queue)
+
+        options = cluster.test.options
+        sending = {"persistent": "true"} if options["persistent"] else {}
+        return StompConnection(Access(cluster.credentials), prefix="", sending=sending, depth=depth,
+                               heartbeat=float(options["heartbeat"]))  # fmt: skip
+
+    async def _depth(self, cluster: ShellCluster, queue: str) -> int:
+        """Return a queue's depth at the broker that serves, unacknowledged messages included.
+
+        Raises:
+            BackendError: none answers, or two do, so that neither number counts.
+        """
         found = []
         for name in cluster.node_names:
-            try:
-                found.append(await ask(cluster.machine(name), *(
-                    (f"queue.{queue}", "messageCount") for queue in cluster.demands.queues)))  # fmt: skip
-            except (OSError, TimeoutError, BackendError):
-                continue
+            with contextlib.suppress(OSError, TimeoutError, BackendError):
+                (count,) = await ask(cluster.machine(name), (f"queue.{queue}", "messageCount"))
+                found.append(int(str(count)))
         if len(found) != 1:
-            return None
-        return {queue: int(str(count)) for queue, count in zip(cluster.demands.queues, found[0], strict=True)}
-
-    def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """Create a client."""
-        return cast(QueueConnection, PROTOCOLS.load(self._client(cluster)).connection(self._setup(cluster)))
-
-    async def prepare(self, cluster: ShellCluster) -> None:
-        """On a system that ran before, let the clients' protocol create the queues; ours are in its configuration."""
-        if cluster.attached:
-            await PROTOCOLS.load(self._client(cluster)).prepare(self._setup(cluster))
-
-    @staticmethod
-    def _client(cluster: ShellCluster) -> str:
-        return str(cluster.test.options["client"])
-
-    def _setup(self, cluster: ShellCluster) -> BrokerSetup:
-        options = cluster.test.options
-        own = {"prefix": "", "heartbeat": float(options["heartbeat"])} if self._client(cluster) == STOMP else {}
-        return cluster.broker_setup(persistent=options["persistent"], **own)
+            raise BackendError(f"{len(found)} brokers report the depth of {queue}")
+        return found[0]
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-28 01:30:02,347 | INFO  | text``, in UTC."""

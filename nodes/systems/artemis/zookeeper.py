@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nodes.systems.zookeeper.system import (
+    CLIENT_PORT,
+    ELECTION_PORT,
+    INIT_TICKS,
+    JAVA,
+    PEER_PORT,
+    SYNC_TICKS,
+    TICK_MILLISECONDS,
+)
 from stormproof.contracts.topology import Helper
 from stormproof.shell_system import Machine
 
 FETCHED = "zookeeper"
 """The name by which it is fetched, and the role of its machines."""
-CLIENT_PORT, PEER_PORT, ELECTION_PORT = 2181, 2888, 3888
-TICK_MILLISECONDS = 500
-"""ZooKeeper accepts sessions of 2 to 20 ticks."""
-_JAVA = ("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Duser.timezone=UTC",
-         "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.showThreadName=false",
-         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss,SSS |",
-         "-Dzookeeper.snapshot.trust.empty=true")  # fmt: skip
 
 
 def helpers(count: int) -> tuple[Helper, ...]:
@@ -38,8 +40,8 @@ def servers(machine: Machine) -> str:
 
 def files(machine: Machine) -> dict[str, str]:
     """Return a server's configuration."""
-    lines = [f"tickTime={TICK_MILLISECONDS}", "initLimit=20", "syncLimit=4", "admin.enableServer=false",
-             "preAllocSize=64", f"dataDir={machine.data}", f"clientPort={CLIENT_PORT}",
+    lines = [f"tickTime={TICK_MILLISECONDS}", f"initLimit={INIT_TICKS}", f"syncLimit={SYNC_TICKS}",
+             "admin.enableServer=false", "preAllocSize=64", f"dataDir={machine.data}", f"clientPort={CLIENT_PORT}",
              f"clientPortAddress={machine.address}"]  # fmt: skip
     if len(names(machine)) > 1:
         lines += [f"server.{name[2:]}={machine.address_of(name)}:{PEER_PORT}:{ELECTION_PORT}"
@@ -49,4 +51,5 @@ def files(machine: Machine) -> dict[str, str]:
 
 def command(machine: Machine, home: str) -> Sequence[str]:
     """Return a server's command; ``home`` is the folder with its jars."""
-    return [*_JAVA, "-cp", f"{home}/libs/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg"]
+    return [*JAVA, "-cp", f"{home}/libs/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            f"{machine.folder}/zoo.cfg"]  # fmt: skip

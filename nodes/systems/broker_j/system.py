@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from nodes.systems.broker_j.configuration import ALL, BDB, BDB_HA, DERBY, NOBODY, OURS, initial_json
 from nodes.systems.clients import demand_client, extras_of
 from nodes.timeouts import within
 from stormproof.clients import PROTOCOLS
 from stormproof.clients.amqp import AmqpConnection
+from stormproof.clients.amqp1 import Amqp1Connection
 from stormproof.contracts.backend import DEAD, RUNNING
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, NodeStatus
@@ -22,7 +23,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import Access, BrokerSetup
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
-from stormproof.errors import UsageError
+from stormproof.errors import BackendError, UsageError
 from stormproof.fetch.systems import version_option
 from stormproof.node_logs import LogLine
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
@@ -51,6 +52,7 @@ class BrokerJ(ShellSystem):
     port = 5672
     max_nodes = 5
     leading_roles, joined_roles = (MASTER,), (REPLICA,)
+    defaults: Mapping[str, Any] = {"start_timeout": 90.0}  # three Java programs start on a busy machine
     guarantees = (
         Guarantee("order", NOT_PROMISED, "AMQP 0-9-1, basic.recover and basic.reject",
                   "what is delivered again comes late"),
@@ -147,24 +149,32 @@ class BrokerJ(ShellSystem):
                 restored.append(status.node)
         return f"emptied the store of {', '.join(restored)}, which had ended, and started it again" if restored else ""
 
-    async def depths(self, cluster: ShellCluster) -> Mapping[str, int] | None:
-        """Return each queue's depth at the master, unacknowledged messages included; None if there is none."""
+    def connection(self, cluster: ShellCluster) -> QueueConnection:
+        """Create a client, which asks the master for depths by AMQP 0-9-1."""
+        async def depth(queue: str) -> int:
+            return await self._depth(cluster, queue)
+
+        persistent = cluster.test.options["persistent"]
+        kind = Amqp1Connection if cluster.test.options["client"] == AMQP1 else AmqpConnection
+        return kind(_access(cluster), persistent=persistent, depth=depth)
+
+    async def _depth(self, cluster: ShellCluster, queue: str) -> int:
+        """Return a queue's depth at the master, unacknowledged messages included.
+
+        Raises:
+            BackendError: no node lets clients in.
+        """
         for name in cluster.node_names:
             machine, connection = cluster.machine(name), AmqpConnection(_access(cluster))
             try:
                 async with within(ASK_SECONDS):
                     await connection.connect(machine.address, machine.port, "")
-                    return {queue: await connection.count(queue) for queue in cluster.demands.queues}
+                    return await connection.count(queue)
             except Exception:  # a replica refuses clients in several ways
                 continue
             finally:
                 await connection.close()
-        return None
-
-    def connection(self, cluster: ShellCluster) -> QueueConnection:
-        """Create a client."""
-        client = PROTOCOLS.load(cluster.test.options["client"])
-        return cast(QueueConnection, client.connection(self._setup(cluster)))
+        raise BackendError(f"no node reports the depth of {queue}")
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Declare the queues, by AMQP 0-9-1."""

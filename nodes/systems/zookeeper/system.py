@@ -27,11 +27,11 @@ TICK_MILLISECONDS = 500
 INIT_TICKS, SYNC_TICKS = 20, 4
 """initLimit, syncLimit: the time for followers to join (10 s), and their silence after which they are dropped (2 s)."""
 ANSWER_SECONDS = 3.0
-_JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-         "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Duser.timezone=UTC",
-         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
-         "-Dorg.slf4j.simpleLogger.showThreadName=false", "-Dorg.slf4j.simpleLogger.showShortLogName=true",
-         "-Dzookeeper.snapshot.trust.empty=true")  # fmt: skip
+JAVA = ("java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Duser.timezone=UTC",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+        "-Dorg.slf4j.simpleLogger.showThreadName=false", "-Dorg.slf4j.simpleLogger.showShortLogName=true",
+        "-Dzookeeper.snapshot.trust.empty=true")  # fmt: skip
 """The last one: a server never syncs its first snapshot, and would not start without it after a loss of power."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}) [A-Z]+ (\w+) - (.*)")
 _STATE = re.compile(r"Peer state changed: (looking|leading - broadcast|following - broadcast)")
@@ -74,7 +74,7 @@ class ZooKeeper(ShellSystem):
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command of a server with its configuration file."""
-        return [*_JAVA, "-cp", self.jars(machine), "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+        return [*JAVA, "-cp", self.jars(machine), "org.apache.zookeeper.server.quorum.QuorumPeerMain",
                 f"{machine.folder}/zoo.cfg"]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
