@@ -62,7 +62,6 @@ class Artemis(ShellSystem):
     port = 61613
     max_nodes = 2
     leading_roles, joined_roles = (ACTIVE,), (IN_SYNC,)
-    defaults: Mapping[str, Any] = {"start_timeout": 90.0}  # up to four Java programs start on a busy machine
     guarantees = (
         Guarantee("order", NOT_PROMISED, _REDELIVERY, "what is delivered again comes late"),
     )

@@ -52,7 +52,6 @@ class BrokerJ(ShellSystem):
     port = 5672
     max_nodes = 5
     leading_roles, joined_roles = (MASTER,), (REPLICA,)
-    defaults: Mapping[str, Any] = {"start_timeout": 90.0}  # three Java programs start on a busy machine
     guarantees = (
         Guarantee("order", NOT_PROMISED, "AMQP 0-9-1, basic.recover and basic.reject",
                   "what is delivered again comes late"),
