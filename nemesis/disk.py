@@ -1,8 +1,9 @@
 """Disk faults: a full, failing or slow disk, one that loses or tears unsynced data, that is damaged, or replaced by an
-empty one.
+empty one. On request: flipped bits, or a lost end, of chosen files.
 
 A broker on a failing disk ends rather than confirm data that it can't keep; healing repairs the disk and starts the
 broker again. A broker that finds its data damaged refuses to start; healing gives it an empty disk, as a person would.
+Damages of chosen files stay: they test whether the system finds and repairs them.
 
 Evidence: the disk's counts of the system's calls that failed or were slow, of dropped caches, and of damaged pieces of
 the system's files. A file that the harness writes and syncs next to the data shows that the disk fails, but not that
@@ -20,9 +21,9 @@ from typing import Any, ClassVar
 
 from nemesis.disk_use import use_of
 from nemesis.facts import aim_option, asked_target, await_state, group_of, max_down_of
-from nemesis.families import MAX_DOWN, kind_option
+from nemesis.families import MAX_DOWN, kind_option, option_value
 from nemesis.process import plan_nodes
-from stormproof.contracts.backend import DEAD, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
+from stormproof.contracts.backend import DEAD, DISK_DAMAGES, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.fault import (
     LOSES_DATA,
@@ -34,15 +35,19 @@ from stormproof.contracts.fault import (
     FaultPlan,
     Infeasible,
 )
+from stormproof.contracts.option import Option
 from stormproof.history.disk_use import DISKS as DISK_USE
 from stormproof.history.disk_use import STORES_NOTHING, WRITES_TO
 from stormproof.history.undo import DISK
 
 KINDS = DISK_FAULTS
+FILES = Option("disk_files", "**", "files that `bits` and `truncate` damage: a shell pattern of paths below the data "
+               "folder, as **/*.blk")  # fmt: skip
+BITS = Option("disk_bits", 1, "bits that `bits` flips, at random places of these files", least=1)
 
 WHEN_IT_DIES = ("lose-unsynced", "torn")
 """Faults that take effect when the broker is killed."""
-WHEN_DEAD = ("corrupt", "empty")
+WHEN_DEAD = ("corrupt", "empty", *DISK_DAMAGES)
 """Faults of stored data, set while no program uses it."""
 _WHEN_STILL = (*WHEN_IT_DIES, *WHEN_DEAD)
 """Faults that affect no call of a program."""
@@ -64,9 +69,11 @@ class StorageFault(Fault):
     effects = frozenset({MAY_END_PROCESS, LOSES_DATA})
     kind_effects: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys(WHEN_DEAD, effects | {LOSES_SYNCED})
     kinds = KINDS
-    named_kinds = KINDS
+    aimed_kinds = DISK_DAMAGES
+    named_kinds = (*KINDS, *DISK_DAMAGES)
     overlaps = True
-    options = (kind_option("disk", KINDS), aim_option("disk", "whose disk fails"), MAX_DOWN)
+    options = (kind_option("disk", (*KINDS, *DISK_DAMAGES)), aim_option("disk", "whose disk fails"), MAX_DOWN, FILES,
+               BITS)  # fmt: skip
 
     def __init__(self) -> None:
         self._lost: dict[str, None] = {}
@@ -101,8 +108,11 @@ class StorageFault(Fault):
             lost = [each for each in facts.data_loss if each in group and each not in node]
             if len(lost) >= most:
                 raise Infeasible(f"{', '.join(lost)} may still lack lost data, and at most {most} may lack it")
-        seconds = round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0
-        return replace(found, kind=kind, disk=DiskFault(kind, seconds))
+        if kind in DISK_DAMAGES:
+            fault = DiskFault(kind, files=option_value(facts.options, FILES), bits=option_value(facts.options, BITS))
+        else:
+            fault = DiskFault(kind, round(rng.uniform(0.02, 0.5), 3) if kind == "slow" else 0.0)
+        return replace(found, kind=kind, disk=fault)
 
     async def inject(self, cluster: Cluster, plan: FaultPlan) -> Evidence:
         """Make the disk fail, and end the broker if the kind of fault requires it."""
@@ -121,8 +131,11 @@ class StorageFault(Fault):
             await await_state(backend, node, main, DEAD, REFUSAL_SECONDS)
         state = await backend.process(node, main)
         found = {"shown": shown, "probe": probe, "broker": state.state, **use}
+        if kind in DISK_DAMAGES:
+            none = f"no file matches {FILES.name}={option_value(cluster.test.options, FILES)}"
+            found["damaged"] = list((await disks.disk_use(node)).damaged) if shown else none
         exempt = STORES_NOTHING in use[DISK_USE][node] and (kind in _WHEN_STILL or probe in ("failed", "slow"))
-        return Evidence(found, shown > 0 or exempt)
+        return Evidence(found, shown > 0 or (exempt and kind not in DISK_DAMAGES))
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Read the disk's fault count, repair the disk, and start the programs that have ended: the broker, or its

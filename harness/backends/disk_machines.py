@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from harness.backends.base import CALL_LIMIT, ShellBackend, gather_all
@@ -106,8 +107,7 @@ class DiskBackend(ShellBackend):
 
     async def set_disk(self, node: str, fault: DiskFault | None) -> None:
         """Set the fault of the machine's disk; None for no fault."""
-        kind, seconds = (fault.kind, fault.seconds) if fault is not None else (None, 0.0)
-        await self._disk(node).ask("fault", kind=kind, seconds=seconds)
+        await self._disk(node).ask("fault", **({"kind": None} if fault is None else asdict(fault)))
         self._disk_faults.pop(node, None)
         if fault is not None:
             self._disk_faults[node] = fault
@@ -131,7 +131,8 @@ class DiskBackend(ShellBackend):
 
     async def disk_use(self, node: str) -> DiskUse:
         """Return the system's use of the disk, as counted by the file system."""
-        return DiskUse(**await self._disk(node).ask("use"))
+        told = await self._disk(node).ask("use")
+        return DiskUse(**{**told, "damaged": tuple(told["damaged"])})
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut these machines' power: first block all writes to their disks, then end all their processes."""

@@ -18,7 +18,9 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 SECTOR = 512
 """Bytes that a disk writes atomically; a torn write ends at such a boundary."""
@@ -35,6 +37,8 @@ A daemon that detaches leaves the session. A line break in the name would tear t
 """
 WRITTEN_BACK_AFTER = 64 << 20
 """Bytes of changes that are kept for undoing; beyond them, the oldest changes count as written back by the system."""
+BITS, TRUNCATE = "bits", "truncate"
+"""Damages of the system's files."""
 NOTHING, TORN, SOME = "nothing", "torn", "some"
 """The unsynced changes that reach the disk: none; a part of each file's last write; a random selection."""
 
@@ -44,6 +48,7 @@ _CHANGE_COST = 128
 _SQLITE = b"SQLite format 3\0"
 _BESIDE_DATABASES = ("-wal", "-journal", "-shm")
 
+Place = TypeVar("Place")
 Change = tuple[int, bytes | None]
 """A write (offset, bytes), or a change of size (size, None)."""
 
@@ -88,6 +93,8 @@ class WriteStore:
         self.lost_since: float | None = None
         """When the oldest write that the last loss discarded was made, in seconds of the monotonic clock; None if it
         discarded none."""
+        self.damaged: list[str] = []
+        """The places that the last damage changed."""
 
     def path(self, name: str) -> Path:
         """Return the path of a file in the backing folder."""
@@ -241,6 +248,39 @@ class WriteStore:
             os.pwrite(file.fileno(), self._rng.randbytes(min(page, size - start)), start)
         return 1
 
+    def damage(self, kind: str, pattern: str, bits: int) -> int:
+        """Flip bits at random places of the system's files that match, or cut off the end of one (``TRUNCATE``).
+
+        A damaged file counts as written back: the damage is on the disk. ``damaged`` has the places.
+
+        Returns:
+            The number of files that have changed.
+        """
+        self.damaged = []
+        found = [path for path in self.held() if path.stat().st_size and matches(self._name(path), pattern)]
+        if not found:
+            return 0
+        if kind == TRUNCATE:
+            path = self._rng.choice(found)
+            size = path.stat().st_size
+            self._forget(path.stat().st_ino)
+            left = self._rng.randrange(size)
+            os.truncate(path, left)
+            self.damaged = [f"{self._name(path)}: {left} of {size} bytes left"]
+            return 1
+        flipped = flips([(path, path.stat().st_size) for path in found], bits, self._rng)
+        for path, places in flipped.items():
+            self._forget(path.stat().st_ino)
+            with path.open("r+b") as file:
+                for offset, bit in places:
+                    (old,) = os.pread(file.fileno(), 1, offset)
+                    os.pwrite(file.fileno(), bytes([old ^ 1 << bit]), offset)
+                    self.damaged.append(f"{self._name(path)}: bit {bit} of byte {offset}")
+        return len(flipped)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
     def held(self) -> list[Path]:
         """List the files that the system has written. Other threads may use the store at the same time."""
         found = []
@@ -302,6 +342,24 @@ class WriteStore:
     def _place(self) -> Path:
         self._numbers += 1
         return self._trash / str(self._numbers)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a path below the data folder matches a shell pattern, in which ``*`` also matches slashes and
+    ``**/`` no folder."""
+    return fnmatchcase(name, pattern) or fnmatchcase(f"/{name}", pattern)
+
+
+def flips(files: list[tuple[Place, int]], bits: int, rng: random.Random) -> dict[Place, list[tuple[int, int]]]:
+    """Return random places of ``bits`` different bits in files of these sizes in bytes: (offset, bit) by file."""
+    found: dict[Place, list[tuple[int, int]]] = {}
+    for place in sorted(rng.sample(range(total := 8 * sum(size for _, size in files)), min(bits, total))):
+        for file, size in files:
+            if place < 8 * size:
+                found.setdefault(file, []).append((place // 8, place % 8))
+                break
+            place -= 8 * size
+    return found
 
 
 def _apply(fd: int, change: Change) -> None:

@@ -9,10 +9,10 @@ nodes.
 A fault has taken effect when it has hit the system: a call of the system failed or was slow, or files that the system
 had written were lost or damaged. Calls from sessions of the harness (``HARNESS``) are not counted.
 
-Commands: ``fault`` (with ``kind``, None for none, and ``seconds``), ``count``, ``use`` (the system's writes and syncs
-so far, and the number of its existing files), ``dark`` (power fails: from now on no data reaches the disk, and no sync
-succeeds), ``lose`` (with ``luck``: unsynced data is discarded), ``light`` (power returns), ``sync``, ``end``
-(equivalent to the end of the input).
+Commands: ``fault`` (with ``kind``, None for none; ``seconds``; ``files`` and ``bits``), ``count``, ``use`` (writes and
+syncs of the system so far, the number of its existing files, and its damaged places), ``dark`` (power fails: from now
+on no data reaches the disk, and no sync succeeds), ``lose`` (with ``luck``: unsynced data is discarded), ``light``
+(power returns), ``sync``, ``end`` (equivalent to the end of the input).
 """
 
 from __future__ import annotations
@@ -34,10 +34,20 @@ from typing import Any
 import mfusepy
 
 if __package__:
-    from harness.backends.disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, WriteStore
+    from harness.backends.disk_store import BITS, FULL_AFTER, HARNESS, NOTHING, PROBE_FILE, TRUNCATE, WriteStore
 else:
-    from disk_store import FULL_AFTER, HARNESS, NOTHING, PROBE_FILE  # type: ignore[import-not-found,no-redef,unused-ignore]
+    from disk_store import (  # type: ignore[import-not-found,no-redef,unused-ignore]
+        BITS,
+        FULL_AFTER,
+        HARNESS,
+        NOTHING,
+        PROBE_FILE,
+        TRUNCATE,
+        WriteStore,
+    )
 
+DAMAGES_TOLD = 20
+"""The greatest number of places of a damage in an answer."""
 DARK_SECONDS = 0.5
 """Seconds for which a call waits, without power, for its program to be killed, before it fails."""
 
@@ -80,10 +90,11 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         name = words["do"]
         if name == "use":  # This branch takes no lock: a walk through many files must not delay programs.
             return {"files": len(self._store.held()), "writes": self._writes, "syncs": self._syncs,
-                    "lost_bytes": self._store.lost_bytes, "lost_age": self._lost_age}
+                    "lost_bytes": self._store.lost_bytes, "lost_age": self._lost_age,
+                    "damaged": self._store.damaged[:DAMAGES_TOLD]}
         with self._lock:
             if name == "fault":
-                self._set_fault(words.get("kind"), float(words.get("seconds", 0.0)))
+                self._set_fault(words)
             elif name == "dark":
                 self._light.clear()
                 self._dark_at = self._dark_at or time.monotonic()
@@ -102,8 +113,9 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
                 raise ValueError(f"unknown command {name!r}")
             return {"shown": self._shown, "cuts": self._cuts, "lost": self._lost, "unsynced": self._store.unsynced}
 
-    def _set_fault(self, kind: str | None, seconds: float) -> None:
-        self._kind, self._seconds = kind, seconds
+    def _set_fault(self, words: dict[str, Any]) -> None:
+        kind: str | None = words.get("kind")
+        self._kind, self._seconds = kind, float(words.get("seconds", 0.0))
         if kind is None:
             return
         self._shown = 0
@@ -114,6 +126,8 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
             self._store.empty()
         elif kind == "corrupt":
             self._shown = self._store.corrupt()
+        elif kind in (BITS, TRUNCATE):
+            self._shown = self._store.damage(kind, words["files"], int(words["bits"]))
 
     # Faults.
 

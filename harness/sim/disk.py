@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import apsw
 
-from stormproof.contracts.backend import DiskFault
+from harness.backends.disk_store import TRUNCATE, flips, matches
+from stormproof.contracts.backend import DISK_DAMAGES, DiskFault
 from stormproof.contracts.cluster import MAIN
 
 SECTOR = 512
@@ -170,6 +171,8 @@ class SimDisk:
             self._files.clear()
         elif fault.kind == "corrupt":
             self.shown = self._corrupt()
+        elif fault.kind in DISK_DAMAGES:
+            self.shown = self._damage(fault)
 
     @property
     def held(self) -> int:
@@ -285,6 +288,26 @@ class SimDisk:
             file.damage(start, noise)
             return 1
         return 0
+
+
+    def _damage(self, fault: DiskFault) -> int:
+        """Flip bits of the files that match, or cut off the end of one of them. Return the number of changed files."""
+        found = [(path, len(file.data)) for path, file in self._files.items()
+                 if file.used and file.data and matches(path, fault.files)]  # fmt: skip
+        if not found:
+            return 0
+        if fault.kind == TRUNCATE:
+            path, size = self._rng.choice(found)
+            self._files[path].truncate(self._rng.randrange(size))
+            self._files[path].sync()
+            return 1
+        flipped = flips(found, fault.bits, self._rng)
+        for path, places in flipped.items():
+            file = self._files[path]
+            file.sync()
+            for offset, bit in places:
+                file.data[offset] ^= 1 << bit
+        return len(flipped)
 
 
 class SimDatabase:

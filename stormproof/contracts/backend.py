@@ -59,21 +59,28 @@ class LinkConditions:
 
 
 DISK_FAULTS = ("full", "write-error", "sync-error", "slow", "lose-unsynced", "torn", "corrupt", "empty")
+DISK_DAMAGES = ("bits", "truncate")
+"""Faults of chosen files, which occur on request only."""
 
 
 @dataclass(frozen=True)
 class DiskFault:
     """A fault of the disk under a machine's data folder, in force until the disk is set right.
 
-    ``kind`` is one of ``DISK_FAULTS``: ``full`` (writes fail with ENOSPC), ``write-error`` and ``sync-error`` (EIO),
-    ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (data that was not synced is lost when a program is
-    killed or the machine loses power), ``torn`` (the same, but a part of the last unsynced write survives). Two kinds
-    happen once, when the fault is set, to a machine whose programs are dead: ``corrupt`` (noise has replaced a piece of
-    the stored data) and ``empty`` (a new disk has replaced the old one).
+    ``kind`` is one of ``DISK_FAULTS`` or ``DISK_DAMAGES``: ``full`` (writes fail with ENOSPC), ``write-error`` and
+    ``sync-error`` (EIO), ``slow`` (each sync takes ``seconds`` longer), ``lose-unsynced`` (data that was not synced is
+    lost when a program is killed or the machine loses power), ``torn`` (the same, but a part of the last unsynced write
+    survives). Four kinds happen once, when the fault is set, to a machine whose programs are dead: ``corrupt`` (noise
+    has replaced a piece of the stored data), ``empty`` (a new disk has replaced the old one), ``bits`` (that many bits
+    are flipped, at random places of the files that match the pattern ``files``) and ``truncate`` (one of these files
+    has lost its end).
     """
 
     kind: str
     seconds: float = 0.0
+    files: str = ""
+    """Shell pattern of the paths below the data folder; ``*`` also matches slashes."""
+    bits: int = 0
 
 
 @dataclass(frozen=True)
@@ -403,6 +410,7 @@ class DiskUse:
 
     ``lost_bytes``: bytes of the system's writes that the last loss of unsynced data discarded. ``lost_age``: age in
     seconds of the oldest of these writes when the power went. None: not counted, or nothing was discarded.
+    ``damaged``: the first twenty places that the latest damage of files changed, as texts.
     """
 
     files: int
@@ -410,6 +418,7 @@ class DiskUse:
     syncs: int | None = None
     lost_bytes: int | None = None
     lost_age: float | None = None
+    damaged: tuple[str, ...] = ()
 
 
 class TellsUse(Protocol):

@@ -239,6 +239,20 @@ async def check_disk(backend: Backend) -> None:
     await backend.set_disk("n1", None)
     assert (await backend.exec("n1", f"md5sum < {data}/file")).output != before
     assert await backend.disk_fault_count("n1") == 1
+    for kind, size in (("bits", "20000"), ("truncate", "")):
+        await written(backend)
+        before = (await backend.exec("n1", f"md5sum < {data}/file")).output
+        await backend.set_disk("n1", DiskFault(kind, files="**/other", bits=2))
+        assert await backend.disk_fault_count("n1") == 0 and not (await backend.disk_use("n1")).damaged
+        assert (await backend.exec("n1", f"md5sum < {data}/file")).output == before, "it does not match"
+        await backend.set_disk("n1", DiskFault(kind, files="**/file", bits=2))
+        await backend.set_disk("n1", None)
+        assert (await backend.exec("n1", f"md5sum < {data}/file")).output != before
+        assert await backend.disk_fault_count("n1") == 1
+        damaged = (await backend.disk_use("n1")).damaged
+        assert len(damaged) == (2 if size else 1) and all(place.startswith("file: ") for place in damaged)
+        found = (await backend.exec("n1", f"stat -c %s {data}/file")).output.strip()
+        assert found == size or (not size and int(found) < 20000)
     await backend.set_disk("n1", DiskFault("empty"))
     await backend.set_disk("n1", None)
     assert (await backend.exec("n1", f"ls -A {data}")).output == ""

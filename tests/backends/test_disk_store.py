@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.backends import disk_store
-from harness.backends.disk_store import NOTHING, SECTOR, SOME, TORN, WriteStore
+from harness.backends.disk_store import BITS, NOTHING, SECTOR, SOME, TORN, TRUNCATE, WriteStore, matches
 
 pytestmark = pytest.mark.requirement("H5", part=True)
 
@@ -258,6 +258,85 @@ def test_noise_hits_one_page_of_a_database(store: WriteStore) -> None:
     assert {at // 1024 for at in range(len(found)) if found[at] != database[at]} in [{page} for page in range(8)]
     store.empty()
     assert store.corrupt() == 0, "there is nothing to damage"
+
+
+@pytest.mark.parametrize(("name", "pattern", "wanted"), [
+    ("1.blk", "**/*.blk", True), ("jetstream/msgs/1.blk", "**/*.blk", True), ("jetstream/msgs/1.blk", "*.blk", True),
+    ("jetstream/msgs/1.blk", "jetstream/**/*.blk", True), ("other/1.blk", "jetstream/**/*.blk", False),
+    ("1.blk.tmp", "**/*.blk", False), ("1.BLK", "*.blk", False), ("index.db", "**", True), ("a.log", "a.l?g", True),
+])  # fmt: skip
+def test_a_pattern_names_files_in_all_folders_below(name: str, pattern: str, wanted: bool) -> None:
+    assert matches(name, pattern) is wanted
+
+
+def damaged_bits(before: bytes, after: bytes | None) -> int:
+    assert after is not None and len(after) == len(before)
+    return sum((old ^ new).bit_count() for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("bits", [1, 7, 100])
+def test_as_many_bits_as_asked_for_are_flipped_in_matching_files_alone(tmp_path: Path, bits: int) -> None:
+    hit = set()
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        store = make_store(folder, seed)
+        texts = {"/1.blk": bytes(200), "/2.blk": b"x" * 300, "/index.db": b"i" * 500}
+        for name, text in texts.items():
+            os.close(synced(store, name, text))
+        os.close(synced(store, "/empty.blk", b""))
+        found = {name: damaged_bits(text, content(store, name)) for name, text in texts.items()}
+        assert not any(found.values())
+        count = store.damage(BITS, "**/*.blk", bits)
+        found = {name: damaged_bits(text, content(store, name)) for name, text in texts.items()}
+        assert found["/1.blk"] + found["/2.blk"] == bits and found["/index.db"] == 0
+        assert count == sum(number > 0 for number in found.values()) and len(store.damaged) == bits
+        hit |= {name for name, number in found.items() if number}
+    assert hit == {"/1.blk", "/2.blk"}
+
+
+def test_no_bit_is_flipped_twice(store: WriteStore) -> None:
+    os.close(synced(store, "/small", b"\0\0"))
+    assert store.damage(BITS, "**", 1000) == 1 and content(store, "/small") == b"\xff\xff"
+
+
+def test_one_matching_file_loses_its_end(tmp_path: Path) -> None:
+    left = set()
+    for seed in range(30):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        store = make_store(folder, seed)
+        for name in ("/a.log", "/b.log", "/c.db"):
+            os.close(synced(store, name, b"0123456789"))
+        assert store.damage(TRUNCATE, "*.log", 1) == 1
+        found = {name: content(store, name) or b"" for name in ("/a.log", "/b.log", "/c.db")}
+        ((name, text),) = ((name, text) for name, text in found.items() if text != b"0123456789")
+        assert name != "/c.db" and b"0123456789".startswith(text)
+        assert store.damaged == [f"{name[1:]}: {len(text)} of 10 bytes left"]
+        left.add((name, len(text)))
+    assert len(left) > 10 and {name for name, _ in left} == {"/a.log", "/b.log"}
+
+
+@pytest.mark.parametrize("kind", [BITS, TRUNCATE])
+def test_a_damage_outlasts_a_loss_of_power(store: WriteStore, kind: str) -> None:
+    fd = synced(store, "/1.blk", b"a" * 100)
+    store.write(fd, b"b" * 50, 75)
+    store.damage(kind, "**", 1)
+    damaged = content(store, "/1.blk")
+    assert damaged != b"a" * 75 + b"b" * 50
+    store.lose(NOTHING)
+    assert content(store, "/1.blk") == damaged, "what was not synced is on the damaged disk, too"
+
+
+@pytest.mark.parametrize("kind", [BITS, TRUNCATE])
+def test_what_does_not_match_or_is_empty_is_not_damaged(store: WriteStore, kind: str) -> None:
+    os.close(synced(store, "/1.blk", b""))
+    os.close(synced(store, "/log", b"text"))
+    placed = os.open(store.path("/2.blk"), os.O_RDWR | os.O_CREAT, 0o600)
+    store.created("/2.blk")
+    store.write(placed, b"by the harness", 0, system=False)
+    assert store.damage(kind, "**/*.blk", 5) == 0 and store.damaged == []
+    assert content(store, "/log") == b"text" and content(store, "/2.blk") == b"by the harness"
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["write", "cut", "sync", "rename", "unlink"]), st.integers(0, 2),

@@ -17,7 +17,7 @@ from nemesis.facts import await_state
 from nemesis.machine import PowerFault, RebootFault
 from nemesis.packets import KINDS, PacketsFault, conditions_of
 from nemesis.process import KillFault
-from stormproof.contracts.backend import DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
+from stormproof.contracts.backend import DISK_DAMAGES, DISK_FAULTS, DiskFault, DiskUse, Link, LinkConditions
 from stormproof.contracts.fault import ClusterFacts, Infeasible
 from stormproof.errors import BackendError
 from stormproof.history.disk_use import DISKS, LOST_AGE, LOST_BYTES, STORES_NOTHING, stores_nothing, unused
@@ -208,6 +208,34 @@ async def test_a_system_that_stores_elsewhere_loses_power_and_no_disk(
     else:
         assert next(stores_nothing(found)) == (f"{node} stores nothing on its own disk, the end of its processes "
                                                "counts: mode=pair: on a shared disk")  # fmt: skip
+
+
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("kind", DISK_DAMAGES)
+@pytest.mark.parametrize("changed", [True, False])
+async def test_a_damage_of_files_counts_if_it_changed_one_and_stays(
+    kind: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(await_state, "__defaults__", (0.1,))
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    options = {"disk_files": "**/*.blk", "disk_bits": 3}
+    fault, nodes = StorageFault(), cluster(idle=False, unused=not changed, stores_nothing="" if changed else "never")
+    plan = fault.plan(kind, replace(facts(), named="n3", options={**facts().options, **options}), random.Random(1))
+    assert plan.targets == ("n3",) and plan.disk == DiskFault(kind, files="**/*.blk", bits=3)
+    asked: list[DiskFault | None] = []
+    setting = nodes.backend.set_disk
+
+    async def noted(node: str, disk_fault: DiskFault | None) -> None:
+        asked.append(disk_fault)
+        await setting(node, disk_fault)
+
+    monkeypatch.setattr(nodes.backend, "set_disk", noted)
+    injected = await fault.inject(nodes, plan)
+    healed = await fault.heal(nodes, plan, injected)
+    assert (injected.confirmed or healed.confirmed) is changed
+    assert changed or injected.found["damaged"] == "no file matches disk_files=**"
+    assert asked == [plan.disk, None], "the heal empties no disk"
+    assert nodes.backend.states["n3"] == "running"
 
 
 @pytest.mark.requirement("H5", part=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.sim.disk import SimDisk, SimFile
 from nodes.reference.api import Config, ConfigError
 from nodes.reference.server.runtime import RealRuntime, prepared
-from stormproof.contracts.backend import DISK_FAULTS, DiskFault
+from stormproof.contracts.backend import DISK_DAMAGES, DISK_FAULTS, DiskFault
 
 SEEDS = range(30)
 
@@ -121,6 +121,38 @@ def test_a_page_of_noise_is_refused_wherever_it_is() -> None:
         assert disk.shown == 1
         with pytest.raises(ConfigError, match=r"data: broker (is damaged|can't be used).*move it away"):
             prepared(disk.open_database("broker"), "broker")
+
+
+def test_bits_of_matching_files_are_flipped() -> None:
+    for seed in range(20):
+        disk = SimDisk(random.Random(seed))
+        files = [file for name in ("broker", "broker-wal", "other") if (file := disk.file(name, create=True))]
+        for file in files:
+            file.write(0, bytes(100))
+        disk.set_fault(DiskFault("bits", files="broker*", bits=12))
+        images = [bytes(file.data) for file in files]
+        assert int.from_bytes(b"".join(images)).bit_count() == 12 and images[2] == bytes(100)
+        assert disk.shown == sum(any(image) for image in images)
+        disk.power_lost()
+        assert all(file.data == image for file, image in zip(files, images, strict=True) if any(image))
+
+
+def test_a_truncated_file_is_shorter() -> None:
+    disk = SimDisk(random.Random(1))
+    fill(database := opened(disk), 0, 60)
+    database.close()
+    disk.set_fault(DiskFault("truncate", files="broker"))
+    assert disk.shown == 1
+    with pytest.raises((ConfigError, sqlite3.DatabaseError)):
+        list(stored(opened(disk)))
+
+
+@pytest.mark.parametrize("kind", DISK_DAMAGES)
+def test_a_damage_that_finds_no_file_does_not_show(kind: str) -> None:
+    disk = SimDisk(random.Random(1))
+    fill(opened(disk), 0, 20)
+    disk.set_fault(DiskFault(kind, files="**/*.blk", bits=1))
+    assert disk.shown == 0 and stored(opened(disk)) == list(range(20))
 
 
 def test_an_empty_disk_holds_nothing() -> None:
