@@ -12,13 +12,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from harness.backends.base import CALL_LIMIT, ShellBackend, gather_all
 from harness.backends.disk_control import FuseDisk
 from harness.backends.disk_store import FULL_AFTER, NOTHING, PROBE_FILE, SOME, TORN
 from harness.backends.process import CLOCK, SETTLE_S, hundredths
-from nemesis.families import abilities_needed
+from nemesis.families import abilities_needed, option_value
 from stormproof.contracts.backend import DEAD, DISKS, POWER, Capability, CommandResult, DiskFault, DiskUse
+from stormproof.contracts.option import Option
 from stormproof.errors import BackendError
 from stormproof.test import Test
 
@@ -27,6 +29,13 @@ ABILITIES: Mapping[str, str] = {
            "or torn, a page is noise",
     POWER: "all processes end by SIGKILL, and the data folder's FUSE file system forgets what was not synced",
 }  # fmt: skip
+
+KEPT, LOST = "kept", "lost"
+SETUP = Option("disk_setup", KEPT, "what a power cut leaves of what was written, and not synced, before the load: it "
+               "counts as old and is on the disk (`kept`), or it is lost", (KEPT, LOST))  # fmt: skip
+WRITE_BACK = Option("disk_write_back", 0.0, "seconds after which unsynced data is on a disk that can fail, as after "
+                    "about 30 on Linux; 0: never")  # fmt: skip
+DISK_OPTIONS = (SETUP, WRITE_BACK)
 
 PROBE = "[ -c /dev/fuse ] && /sbin/ldconfig -p 2>/dev/null | grep -q 'libfuse3[.]so' && echo fuse"
 """Prints ``fuse`` where root can mount these file systems."""
@@ -78,6 +87,8 @@ def program_files() -> list[Path]:
 class DiskBackend(ShellBackend):
     """A backend whose machines can have failing disks; ``_disk`` returns a machine's disk."""
 
+    options = (*ShellBackend.options, *DISK_OPTIONS)
+
     def __init__(self) -> None:
         super().__init__()
         self._disks: dict[str, FuseDisk] = {}
@@ -87,6 +98,21 @@ class DiskBackend(ShellBackend):
     def wants_disks(self, test: Test) -> bool:
         """Return whether a fault of the test needs failing disks."""
         return bool((abilities_needed(test, self.abilities) & {DISKS, POWER}) - set(self.lacks()))
+
+    async def load_begins(self, options: Mapping[str, Any]) -> None:
+        """Take what is on the disks as old, unless it is to be lost, and begin to write data back by time."""
+        if option_value(options, SETUP) == KEPT:
+            await self.sync_disks()
+        seconds = float(option_value(options, WRITE_BACK))
+        await gather_all(disk.ask("write-back", seconds=seconds) for disk in self._disks.values())
+
+    async def sync_disks(self) -> None:
+        """Sync all files on the disks, including mapped memory that the kernel holds."""
+        await gather_all(self._sync_disk(node) for node in self._disks)
+
+    async def _sync_disk(self, node: str) -> None:
+        await self._at_disk(node, f"sync -f {shlex.quote(self._disk_folder(node))}")
+        await self._disk(node).ask("sync")
 
     async def start(self, node: str, program: str, argv: Sequence[str], log: str) -> None:
         """Launch a program, unless the machine has no power."""

@@ -16,6 +16,7 @@ import random
 import shutil
 import stat
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -65,6 +66,14 @@ class _Unsynced:
     """When each change was made, in seconds of the monotonic clock."""
     cost: int = 0
 
+    def drop(self, count: int) -> int:
+        """Forget the first changes, which are durable; return their cost."""
+        pairs = zip(self.changes[:count], self.before[:count], strict=True)
+        cost = sum(_cost_of(change, old) for change, (_, _, old) in pairs)
+        del self.changes[:count], self.before[:count], self.times[:count]
+        self.cost -= cost
+        return cost
+
     def reverse(self) -> None:
         """Restore the contents as of the last sync."""
         for size, offset, old in reversed(self.before):
@@ -82,7 +91,8 @@ class WriteStore:
     def __init__(self, root: Path, trash: Path, rng: random.Random) -> None:
         self.root, self._trash, self._rng = root, trash, rng
         self._unsynced: dict[int, _Unsynced] = {}
-        self._names: list[Callable[[], None]] = []
+        self._names: list[tuple[float, Callable[[], None]]] = []
+        """When each change of names was made, in seconds of the monotonic clock, and what reverses it."""
         self._deleted: list[Path] = []
         self._numbers = 0
         self._cost = 0
@@ -147,26 +157,26 @@ class WriteStore:
         found = path.lstat()
         if found.st_nlink == 1:  # The inode number may have belonged to a deleted file.
             self._written.discard(found.st_ino)
-        self._names.append(lambda: path.unlink(missing_ok=True))
+        self._renamed(lambda: path.unlink(missing_ok=True))
 
     def made_folder(self, name: str) -> None:
         """Record a folder of that name that has just been created."""
         path = self.path(name)
-        self._names.append(lambda: shutil.rmtree(path, ignore_errors=True))
+        self._renamed(lambda: shutil.rmtree(path, ignore_errors=True))
 
     def unlink(self, name: str) -> None:
         """Delete one name of a file."""
         path, kept = self.path(name), self._place()
         path.rename(kept)
         self._deleted.append(kept)
-        self._names.append(lambda: _move(kept, path))
+        self._renamed(lambda: _move(kept, path))
 
     def rmdir(self, name: str) -> None:
         """Delete an empty folder."""
         path = self.path(name)
         found = path.stat()
         path.rmdir()
-        self._names.append(lambda: _make_folder(path, found))
+        self._renamed(lambda: _make_folder(path, found))
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically, replacing any file of the new name."""
@@ -175,7 +185,7 @@ class WriteStore:
         if replaced is None or stat.S_ISDIR(replaced.st_mode):
             source.rename(target)
             if replaced is not None:
-                self._names.append(lambda: _make_folder(target, replaced))
+                self._renamed(lambda: _make_folder(target, replaced))
         elif os.path.samestat(replaced, source.lstat()):
             return  # Both are names of one file: rename(2) does nothing.
         else:
@@ -183,8 +193,8 @@ class WriteStore:
             os.link(target, kept, follow_symlinks=False)
             self._deleted.append(kept)
             source.rename(target)
-            self._names.append(lambda: _move(kept, target))
-        self._names.append(lambda: _move(target, source))
+            self._renamed(lambda: _move(kept, target))
+        self._renamed(lambda: _move(target, source))
 
     def sync_names(self) -> None:
         """Make all changes of names durable."""
@@ -198,6 +208,23 @@ class WriteStore:
                 continue
             if found.st_nlink == 1:
                 self._forget(found.st_ino)
+
+    def _renamed(self, reverse: Callable[[], None]) -> None:
+        """Record a change of names."""
+        self._names.append((time.monotonic(), reverse))
+
+    def write_back(self, until: float) -> None:
+        """Make durable what was changed before that moment of the monotonic clock, as the system's periodic write-back
+        does."""
+        for number, file in list(self._unsynced.items()):
+            old = bisect_left(file.times, until)
+            if old == len(file.times):
+                self._forget(number)
+            else:
+                self._cost -= file.drop(old)
+        self._names = self._names[bisect_left([at for at, _ in self._names], until) :]
+        if not self._names:
+            self.sync_names()
 
     # Faults of disks.
 
@@ -219,7 +246,7 @@ class WriteStore:
         for number in list(self._unsynced):
             self._forget(number)
         durable = self._rng.randrange(len(self._names) + 1) if luck == SOME else 0
-        for reverse in reversed(self._names[durable:]):
+        for _, reverse in reversed(self._names[durable:]):
             reverse()
         self.sync_names()
         return count
@@ -326,7 +353,7 @@ class WriteStore:
         file.changes.append(change)
         file.before.append(before)
         file.times.append(time.monotonic())
-        cost = _CHANGE_COST + len(change[1] or b"") + len(before[2])
+        cost = _cost_of(change, before[2])
         file.cost += cost
         self._cost += cost
         while self._cost > WRITTEN_BACK_AFTER:
@@ -342,6 +369,10 @@ class WriteStore:
     def _place(self) -> Path:
         self._numbers += 1
         return self._trash / str(self._numbers)
+
+
+def _cost_of(change: Change, old: bytes) -> int:
+    return _CHANGE_COST + len(change[1] or b"") + len(old)
 
 
 def matches(name: str, pattern: str) -> bool:

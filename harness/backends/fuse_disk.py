@@ -12,7 +12,7 @@ had written were lost or damaged. Calls from sessions of the harness (``HARNESS`
 Commands: ``fault`` (with ``kind``, None for none; ``seconds``; ``files`` and ``bits``), ``count``, ``use`` (writes and
 syncs of the system so far, the number of its existing files, and its damaged places), ``dark`` (power fails: from now
 on no data reaches the disk, and no sync succeeds), ``lose`` (with ``luck``: unsynced data is discarded), ``light``
-(power returns), ``sync``, ``end`` (equivalent to the end of the input).
+(power returns), ``sync``, ``write-back`` (after ``seconds``), ``end`` (equivalent to the end of the input).
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
         self._syncs = 0
         self._lost_age: float | None = None
         """Age of the oldest write that the last loss discarded, in seconds, when the power went."""
+        self._write_back = 0.0
+        """Seconds after which unsynced data is on the disk nevertheless; 0: never."""
         self._dark_at: float | None = None
         self._light = threading.Event()
         self._light.set()
@@ -100,6 +102,8 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
                 self._dark_at = self._dark_at or time.monotonic()
             elif name == "lose":
                 self._cuts += 1
+                if self._write_back:
+                    self._store.write_back((self._dark_at or time.monotonic()) - self._write_back)
                 self._shown += self._kind is not None and bool(self._store.held())
                 self._lost += self._store.lose(words.get("luck", NOTHING))
                 since = self._store.lost_since
@@ -109,6 +113,8 @@ class FaultyDisk(mfusepy.Operations):  # type: ignore[misc]
                 self._dark_at = None
             elif name == "sync":
                 self._store.sync_all()
+            elif name == "write-back":
+                self._write_back = float(words["seconds"])
             elif name != "count":
                 raise ValueError(f"unknown command {name!r}")
             return {"shown": self._shown, "cuts": self._cuts, "lost": self._lost, "unsynced": self._store.unsynced}

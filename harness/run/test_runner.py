@@ -37,7 +37,7 @@ from nemesis.families import supported_families
 from nemesis.schedule import count_faults, fault_generator, lasting
 from nodes.systems.catalog import SYSTEMS
 from stormproof.client_log import ClientLog
-from stormproof.contracts.backend import Disturbed, Holding, Metered
+from stormproof.contracts.backend import Disturbed, Holding, KeepsSetup, Metered
 from stormproof.contracts.bounds import KEEPS_ROLES
 from stormproof.contracts.client import AcknowledgingUnseen, Client, DeadLettering, Prefetching
 from stormproof.errors import StormproofError
@@ -204,6 +204,8 @@ class TestRunner:
     async def _load_and_drain(self) -> None:
         test, workload = self.test, self.workload
         await workload.survey(self.cluster)
+        if isinstance(self.backend, KeepsSetup):
+            await self.backend.load_begins(test.options)
         if (first := workload.before_load(test)) is not NOTHING:
             await self._phase("first", self._interpret(first))
         main = any_of(lasting(test, self.families, lift(workload.main(test))), self.faults)

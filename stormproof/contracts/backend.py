@@ -480,6 +480,14 @@ class Clocks(Protocol):
 
 
 @runtime_checkable
+class KeepsSetup(Protocol):
+    """Machines whose disks treat what was written before the load as old data."""
+
+    async def load_begins(self, options: Mapping[str, Any]) -> None:
+        """Note that the preparations are over, and the load begins, in a test with these options."""
+
+
+@runtime_checkable
 class Disks(TellsUse, Protocol):
     """Machines whose disks can be made to fail."""
 

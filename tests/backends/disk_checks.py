@@ -12,7 +12,7 @@ import shlex
 from nodes.stomp import Frame, Parser, ProtocolError, encode
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.admin_connection import AdminConnection
-from stormproof.contracts.backend import DEAD, Backend, DiskFault, Disks, DiskUse, PowerControl, Shells
+from stormproof.contracts.backend import DEAD, Backend, DiskFault, Disks, DiskUse, KeepsSetup, PowerControl, Shells
 from stormproof.contracts.client import QueueConnection
 from stormproof.contracts.cluster import MAIN, Cluster, Deployment
 from stormproof.contracts.topology import Topology
@@ -258,6 +258,23 @@ async def check_disk(backend: Backend) -> None:
     assert (await backend.exec("n1", f"ls -A {data}")).output == ""
     for kind in ("lose-unsynced", "torn"):
         await lost_when_killed(backend, kind)
+
+
+async def check_setup(backend: Backend) -> None:
+    """What was written before the load is on the disk at a loss, unless it is to be lost; what is old by then, too."""
+    assert isinstance(backend, Disks) and isinstance(backend, KeepsSetup) and isinstance(backend, Shells)
+    for options, wait, survives in (({"disk_setup": "lost"}, 0.0, False), ({}, 0.0, True),
+                                    ({"disk_setup": "lost", "disk_write_back": 0.3}, 1.0, True)):  # fmt: skip
+        await start_writer(backend, "n2", "written")
+        before, _ = await outcome(backend, "n2", "written")
+        await backend.load_begins(options)
+        await asyncio.sleep(wait)
+        await backend.set_disk("n2", DiskFault("lose-unsynced"))
+        await backend.kill("n2", MAIN)
+        confirmed, kept = await outcome(backend, "n2", "written")
+        assert confirmed >= before > 0 and (kept >= before) is survives, (options, before, kept)
+        await backend.set_disk("n2", None)
+        await backend.exec("n2", f"rm -f {shlex.quote(backend.data_dir('n2'))}/*")
 
 
 async def check_mapped(backend: Backend) -> None:

@@ -26,7 +26,7 @@ def test_what_is_synced_survives_a_power_cut() -> None:
 
 @pytest.mark.requirement("H5", part=True)
 @pytest.mark.parametrize("name", [HERE, pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.soak])])
-@pytest.mark.parametrize("check", ["disk", "elsewhere", "mapped"])
+@pytest.mark.parametrize("check", ["disk", "elsewhere", "mapped", "setup"])
 def test_faults_of_a_disk_count_only_what_they_did_to_the_system(check: str, name: str) -> None:
     """What it stores elsewhere is found there. Programs that map files meet no deadlock."""
     with make_place(name) as place:

@@ -124,6 +124,40 @@ def test_the_bytes_of_the_system_that_a_loss_discarded_are_counted(store: WriteS
     os.close(ours)
 
 
+def test_what_is_older_than_the_write_back_is_kept(store: WriteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(disk_store.time, "monotonic", lambda: now)
+    log, other = synced(store, "/log", b""), create(store, "/other", b"old")
+    for now in (101.0, 102.0, 103.0):
+        store.write(log, b"%d\n" % now, int(now - 101) * 4)
+    create(store, "/new", b"new")
+    store.rename("/other", "/renamed")
+    store.write_back(102.5)
+    store.lose(NOTHING)
+    assert content(store, "/log") == b"101\n102\n" and content(store, "/other") == b"old"
+    assert content(store, "/new") is None and content(store, "/renamed") is None
+    assert store.lost_since == 103.0 and store.unsynced == 0
+    store.write(other, b"x", 0)
+    store.unlink("/other")
+    store.write_back(104.0)
+    assert store.unsynced == 0
+    store.lose(NOTHING)
+    assert content(store, "/other") is None, "what was deleted long ago stays deleted"
+
+
+def test_a_write_back_frees_what_was_kept_for_undoing(store: WriteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_store, "WRITTEN_BACK_AFTER", 3000)
+    now = 0.0
+    monkeypatch.setattr(disk_store.time, "monotonic", lambda: now)
+    log = synced(store, "/log", b"")
+    for now in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        store.write(log, b"x" * 800, int(now - 1) * 800)
+        store.write_back(now - 0.5)
+    assert store.unsynced == 1, "each time all but the last write has become durable"
+    store.lose(NOTHING)
+    assert content(store, "/log") == b"x" * 4000
+
+
 @pytest.mark.parametrize("change", [
     lambda store, fd: store.write(fd, b"XY", 2),
     lambda store, fd: store.write(fd, b"beyond", 20),

@@ -49,7 +49,8 @@ def test_it_passes_what_every_backend_passes(ssh_hosts: SshTestHosts, tmp_path: 
 
 @pytest.mark.soak
 @pytest.mark.skipif(not (can_mount().available and has_library().available), reason="no FUSE or no libfaketime here")
-@pytest.mark.parametrize("checks", [("disk", "clock", "clock_that_does_not_show"), ("elsewhere",)], ids=lambda x: x[0])
+@pytest.mark.parametrize("checks", [("disk", "clock", "clock_that_does_not_show"), ("elsewhere", "setup")],
+                         ids=lambda checks: checks[0])  # fmt: skip
 def test_disks_and_clocks_over_ssh(
     ssh_hosts: SshTestHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: Sequence[str]
 ) -> None:

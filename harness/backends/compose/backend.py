@@ -33,6 +33,7 @@ from harness.backends.compose.places import Place, ensure_place_image, in_networ
 from harness.backends.compose.ports import EventWatch, probe_addresses
 from harness.backends.compose.user_commands import ComposeCommands
 from harness.backends.disk_control import can_share_mounts
+from harness.backends.disk_machines import DiskBackend
 from harness.backends.docker import connect
 from harness.backends.docker_leftovers import owner_labels, reason_of, remove_run
 from harness.backends.docker_networks import bridge_name, container_name
@@ -88,7 +89,7 @@ class ComposeBackend(ComposeClocks, ComposeCommands, PacketBackend):
         CLOCKS: "libfaketime in the replicas' programs; counted only where the broker itself tells a time that moved",
         POWER: "SIGKILL to the container, and the file system in place of its volumes forgets what was not synced",
     }  # fmt: skip
-    options: ClassVar[tuple[Option, ...]] = (*PacketBackend.options, *settings.OPTIONS)
+    options: ClassVar[tuple[Option, ...]] = (*DiskBackend.options, *settings.OPTIONS)
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import shlex
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -70,12 +69,6 @@ class ComposeDisks(DiskBackend):
         found = await asyncio.to_thread(_open_for_writing, state.pid) if state.pid else set()
         folders = {str(PurePosixPath(path).parent) for path in found}
         return tuple(sorted(folder for folder in folders if not any(_inside(folder, each) for each in volumes)))
-
-    async def sync_disks(self) -> None:
-        """Sync all files on the disks, including mapped memory that the kernel holds."""
-        for name, disk in self._disks.items():
-            await self._at_disk(name, f"sync -f {shlex.quote(self._disk_folder(name))}")
-            await disk.ask("sync")
 
     async def power_off(self, nodes: Sequence[str]) -> None:
         """Cut these machines' power; Docker does not start them again until it is back."""

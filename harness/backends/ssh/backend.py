@@ -74,7 +74,7 @@ class SshBackend(ClockBackend, DiskBackend, PacketBackend):
     name = "ssh"
     root_folder = HOST_ROOT
     silence = 1.0
-    options: ClassVar[tuple[Option, ...]] = (*OPTIONS, *PacketBackend.options)
+    options: ClassVar[tuple[Option, ...]] = (*OPTIONS, *DiskBackend.options)
     abilities: ClassVar[Mapping[str, str]] = {**PACKET_ABILITIES, **machines.ABILITIES}
     lateness = None
     also_type = " --hosts FILE"
