@@ -43,31 +43,36 @@ class ProtocolSystem(ShellSystem):
         self.distributions = self.distributions or self.protocol.distributions
         self.extra = self.protocol.extra
 
+    def protocol_of(self, options: Mapping[str, Any]) -> ProtocolClient:
+        """Return the protocol client of a test. Override it where an option chooses among several."""
+        return self.protocol
+
     def check(self, test: Test, demands: Demands) -> None:
         """Raise UsageError if a Python package of the clients is not installed, or if they can't do what the test asks
         for."""
         super().check(test, demands)
-        for name in self.protocol.distributions:
+        protocol = self.protocol_of(test.options)
+        for name in protocol.distributions:
             try:
                 importlib.metadata.distribution(name)
             except importlib.metadata.PackageNotFoundError:
                 raise UsageError(f"{self.name}: its clients need the Python package {name}: pip install "
-                                 f"'stormproof[{self.protocol.extra}]'") from None
-        demand_of_protocol(self.protocol, test, demands)
+                                 f"'stormproof[{protocol.extra}]'") from None
+        demand_of_protocol(protocol, test, demands)
 
     def setup(self, cluster: ShellCluster) -> BrokerSetup:
         """Return the cluster as the protocol client sees it. Override it to set access (TLS, a virtual host)."""
         given: Mapping[str, Any] = cluster.test.options
-        names = (option.name for option in self.protocol.options)
+        names = (option.name for option in self.protocol_of(given).options)
         return cluster.broker_setup(**{name: given[name] for name in names if name in given})
 
     def clients_in_places(self, test: Test) -> bool:
         """Return whether the clients' library can't bind."""
-        return not self.protocol.binds
+        return not self.protocol_of(test.options).binds
 
     def connection(self, cluster: ShellCluster) -> Any:
         """Return a new connection of the protocol."""
-        return self.protocol.connection(self.setup(cluster))
+        return self.protocol_of(cluster.test.options).connection(self.setup(cluster))
 
     async def status(self, machine: Machine) -> NodeStatus:
         """Return whether the replica lets a client in. One that answers and refuses clients is reachable, and does not
@@ -84,8 +89,8 @@ class ProtocolSystem(ShellSystem):
     async def attached_status(self, machine: Machine) -> NodeStatus:
         """Return whether the replica accepts a client of the harness itself; raise what ``connect`` raises."""
         own = type(self).connection is ProtocolSystem.connection
-        connection = self.protocol.own_connection(self.setup(machine.cluster)) if own \
-            else self.connection(machine.cluster)
+        protocol = self.protocol_of(machine.cluster.test.options)
+        connection = protocol.own_connection(self.setup(machine.cluster)) if own else self.connection(machine.cluster)
         return await status_by(connection, machine)
 
     async def prepare(self, cluster: ShellCluster) -> None:

@@ -7,15 +7,15 @@ place's network (``stormproof.clients.exec.in_program``).
 There are no queues: the library's share consumer is a preview, and a share group drops a record after a number of
 deliveries, which a group's own setting can't raise above the broker's limit (KIP-1240).
 
-With ``idempotence=false`` nothing is sent twice. ``retries=0`` alone does not achieve that: after a code such as 6
-NOT_LEADER_OR_FOLLOWER librdkafka sends a message again without counting a retry. So ``retry.backoff.ms`` exceeds
-``message.timeout.ms``. Outcomes are those of ``kafka``, and in the library's terms (librdkafka's documentation,
-"Message reliability", and rdkafka.h, rd_kafka_purge):
+With ``idempotence=false`` nothing is sent twice, unless ``repeats`` lets the library do as it does by default.
+``retries=0`` alone does not achieve that: after a code such as 6 NOT_LEADER_OR_FOLLOWER librdkafka sends a message
+again without counting a retry. So ``retry.backoff.ms`` exceeds ``message.timeout.ms``. Outcomes are those of ``kafka``,
+and in the library's terms (librdkafka's documentation, "Message reliability", and rdkafka.h, rd_kafka_purge):
 
 * Certainly not done: ``produce`` refuses the message; the message was purged from the queue, and the library's counter
   of transmitted messages did not change.
-* May have happened: _TRANSPORT, _MSG_TIMED_OUT, every other error of the library; with ``idempotence=true`` every
-  error, since the library may have sent the message more than once.
+* May have happened: _TRANSPORT, _MSG_TIMED_OUT, every other error of the library; every error where it repeats, since it
+  may have sent the message more than once.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class LibrdkafkaConnection:
             "request.timeout.ms": ANSWER_MILLISECONDS, "statistics.interval.ms": STATISTICS_MILLISECONDS,
             "stats_cb": self._count,
         }  # fmt: skip
-        if self._options["idempotence"] == "true":
-            settings["enable.idempotence"] = True
+        settings["enable.idempotence"] = self._options["idempotence"] == "true"
+        if _repeats(self._options):
+            settings["socket.timeout.ms"] = self._options["socket_timeout_ms"]
         else:
-            settings |= {"retries": 0, "enable.idempotence": False, "retry.backoff.ms": BACKOFF_MILLISECONDS,
+            settings |= {"retries": 0, "retry.backoff.ms": BACKOFF_MILLISECONDS,
                          "retry.backoff.max.ms": BACKOFF_MILLISECONDS}  # fmt: skip
         self._producer = Producer(settings)
         self._producer.list_topics(timeout=CONNECT_SECONDS)
@@ -132,7 +133,7 @@ class LibrdkafkaConnection:
                                    on_delivery=lambda error, message: reports.append((error, message)))  # fmt: skip
         except (BufferError, KafkaException) as refusal:
             raise NotDone(f"the library refused the message: {refusal}") from refusal
-        once, waits_until = self._options["idempotence"] != "true", time.monotonic() + READY_SECONDS
+        once, waits_until = not _repeats(self._options), time.monotonic() + READY_SECONDS
         while not reports:
             self._producer.poll(POLL_SECONDS)
             if once and time.monotonic() > waits_until:
@@ -164,6 +165,10 @@ class LibrdkafkaConnection:
         """Take the library's counters (librdkafka's STATISTICS.md, ``txmsgs``)."""
         topics = json.loads(statistics)["topics"].values()
         self._transmitted.append(sum(part["txmsgs"] for topic in topics for part in topic["partitions"].values()))
+
+
+def _repeats(options: Mapping[str, Any]) -> bool:
+    return bool(options["repeats"]) or options["idempotence"] == "true"
 
 
 def _common_settings(setup: BrokerSetup, server: str) -> dict[str, Any]:
@@ -204,6 +209,9 @@ class Librdkafka(Kafka):
         *Kafka.options,
         Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests",
                ("false", "true")),
+        Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
+        Option("socket_timeout_ms", 1000, "socket.timeout.ms: silence after which the library repeats; its default is "
+               "60000", least=10),
     )  # fmt: skip
 
     def check(self, options: Mapping[str, Any]) -> None:

@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stormproof.clients.kafka import BROKER_PORT, views
+from stormproof.clients.kafka import KAFKA as KAFKA_CLIENT
+from stormproof.clients.kafka_librdkafka import KAFKA_LIBRDKAFKA, LIBRDKAFKA
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
-from stormproof.contracts.protocol_client import BrokerSetup
+from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload_requirements import Demands
@@ -53,6 +55,9 @@ _LINE = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3})\] \w+ (.*)")
 _LEADS = re.compile(r"\[Broker id=\d+\] (Leader|Follower) (\S+)-0 .*starts at leader epoch (\d+)")
 
 
+LIBRARIES: Mapping[str, ProtocolClient] = {"aiokafka": KAFKA_CLIENT, "librdkafka": KAFKA_LIBRDKAFKA}
+
+
 class Kafka(ProtocolSystem):
     """Kafka; a log is a topic of one partition, a queue a topic with a consumer group.
 
@@ -65,19 +70,31 @@ class Kafka(ProtocolSystem):
     packages = ("default-jre-headless",)
     port = BROKER_PORT
     max_nodes = 5
-    defaults: Mapping[str, Any] = {"logs": 3, "producers": 9, "op_timeout": 2.0, "read_copies": False}
+    defaults: Mapping[str, Any] = {"logs": 3, "producers": 9, "op_timeout": 2.0, "read_copies": False,
+                                   "start_timeout": 120.0}  # a JVM takes its time on a busy machine
     """Each of three brokers leads one log. Beside each are three producers: one that appends to a broker that is cut
     off waits until its time is up, and others are to go on meanwhile."""
-    options = (
+    options: tuple[Option, ...] = (
         replace(BINARY, help="folder of a Kafka on the machines, which has its jars in libs; empty: the fetched one"),
         version_option("kafka"),
         Option("controllers", COMBINED, "controllers on the brokers, or three on machines of their own",
                (COMBINED, APART)),
         Option("broker_session_timeout_ms", 3000, "broker.session.timeout.ms: silence after which a broker counts as "
                "gone; Kafka's default is 9000", least=100),
+        Option("library", "aiokafka", "the clients' library; librdkafka has no queues here", tuple(LIBRARIES)),
         Option("replica_lag_time_max_ms", 3000, "replica.lag.time.max.ms: lag after which a replica leaves the in-sync "
                "ones; Kafka's default is 30000", least=100),
     )  # fmt: skip
+
+    def __init__(self) -> None:
+        """Take what both libraries declare."""
+        super().__init__()
+        own = {option.name for option in self.options}
+        self.options = (*self.options, *(option for option in LIBRDKAFKA.options if option.name not in own))
+
+    def protocol_of(self, options: Mapping[str, Any]) -> ProtocolClient:
+        """Return the client by the library that a test names."""
+        return LIBRARIES[str(options.get("library", "aiokafka"))]
 
     def topology(self, test: Test, demands: Demands) -> Topology:
         """Return the machines: brokers, and controllers if they run apart."""
