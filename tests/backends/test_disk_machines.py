@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from places import HERE, NASTY, Place, make_place
 
 from harness.backends.cleanup import cleanup
 from harness.backends.disk_control import can_mount
+from harness.backends.disk_machines import PROGRAM, program_files
 
 pytestmark = pytest.mark.skipif(not can_mount().available, reason=can_mount().detail)
 
@@ -32,6 +37,23 @@ def test_faults_of_a_disk_count_only_what_they_did_to_the_system(check: str, nam
     with make_place(name) as place:
         place.env["STORMPROOF_TEST_NEMESIS"] = "disk power"
         place.check(check)
+
+
+def test_the_file_system_runs_where_this_project_is_not_installed(tmp_path: Path) -> None:
+    """As over SSH: its files are in one folder there, and Python finds nothing else of the project."""
+    for path in program_files():
+        shutil.copy(path, tmp_path)
+    point = tmp_path / "disk"
+    point.mkdir()
+    words = [sys.executable, "-S", str(tmp_path / PROGRAM), str(point), str(tmp_path / "kept"), "1"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+                          env={"PATH": os.environ["PATH"]}) as disk:  # fmt: skip
+        assert disk.stdin is not None and disk.stdout is not None
+        assert json.loads(disk.stdout.readline() or "{}") == {"ready": True}
+        (point / "file").write_bytes(b"text")
+        answer, _ = disk.communicate('{"do": "sync"}\n', timeout=60)
+    assert json.loads(answer) == {"shown": 0, "cuts": 0, "lost": 0, "unsynced": 0}
+    assert not list(point.iterdir()), "it is unmounted at the end of its input"
 
 
 @pytest.mark.soak
