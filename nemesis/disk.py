@@ -78,6 +78,8 @@ class StorageFault(Fault):
     def __init__(self) -> None:
         self._lost: dict[str, None] = {}
         """Nodes that have lost their stored data, and may not have received it back from the others yet."""
+        self._damaged: dict[str, None] = {}
+        """Nodes with damaged files: a healthy system may not have found the damage."""
 
     def aim(self, options: Mapping[str, Any]) -> str:
         """Return the rule for the node whose disk fails."""
@@ -88,10 +90,11 @@ class StorageFault(Fault):
         return True
 
     async def inspect(self, cluster: Cluster) -> tuple[str, ...]:
-        """Return the nodes that have lost their data, unless it is restored: all nodes are up and agree."""
+        """Return the nodes that have lost their data, unless it is restored: all nodes are up and agree. A damage of
+        chosen files counts to the end."""
         if self._lost and await cluster.await_healthy(INSPECTION_SECONDS):
             self._lost.clear()
-        return tuple(self._lost)
+        return tuple({**self._lost, **self._damaged})
 
     def plan(self, kind: str, facts: ClusterFacts, rng: random.Random) -> FaultPlan:
         """Choose a running node, if one more may go down, since a failing disk takes a broker down.
@@ -120,7 +123,7 @@ class StorageFault(Fault):
         main = cluster.programs(node)[0]
         use = await use_of(cluster, plan.targets)
         if kind in WHEN_DEAD:
-            self._lost[node] = None
+            (self._damaged if kind in DISK_DAMAGES else self._lost)[node] = None
             await _kill(cluster, node)
         await disks.set_disk(node, plan.disk)
         if kind in WHEN_IT_DIES:

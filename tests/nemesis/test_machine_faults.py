@@ -315,6 +315,27 @@ async def test_no_second_disk_is_lost_before_the_first_node_has_its_data_back(
     assert chosen(kind, facts()) == set(three.nodes)
 
 
+@pytest.mark.requirement("H5", part=True)
+@pytest.mark.parametrize("kind", DISK_DAMAGES)
+async def test_a_damage_that_nobody_may_have_found_stays_the_only_one(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nemesis.disk.REFUSAL_SECONDS", 0.1)
+    disk, nodes = StorageFault(), cluster(idle=False)
+    damage = disk.plan(kind, facts(), random.Random(1))
+    (first,) = damage.targets
+    await disk.heal(nodes, damage, await disk.inject(nodes, damage))
+    nodes.well = True
+    now = replace(facts(), data_loss=await disk.inspect(nodes))
+    assert now.data_loss == (first,), "a healthy system may have the damage still"
+    for other in (kind, "empty"):
+        for seed in range(20):
+            try:
+                assert disk.plan(other, now, random.Random(seed)).targets == (first,)
+            except Infeasible as error:
+                assert "may still lack lost data" in str(error)
+
+
 def test_packet_faults_hit_all_links_or_those_of_one_node_with_the_clients_beside_it() -> None:
     plans = [PacketsFault().plan("loss", facts(), random.Random(seed)) for seed in range(40)]
     assert {len(plan.targets) for plan in plans} == {1, 3}
