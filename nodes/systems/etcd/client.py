@@ -121,15 +121,28 @@ class EtcdConnection:
                 await watching
 
     async def acquire(self, name: str, seconds: float) -> int:
-        """Acquire the lock, under a lease of whole seconds; waits for it. The token is the revision at which the lock's
-        key was created, which grows from holder to holder."""
+        """Acquire the lock, under a lease of whole seconds; waits for it, and renews the lease meanwhile. The
+        token is the revision at which the lock's key was created, which grows from holder to holder."""
         lease = (await ask(self._client, "lease/grant", {"TTL": math.ceil(seconds)}))["ID"]
         self._locks[name] = (lease, "", 0)
-        key = (await ask(self._client, "lock/lock", {"name": _packed(name), "lease": lease}))["key"]
+        # The holder before may have gone without a release: its lease, of as many seconds, then ends first.
+        waiting = asyncio.get_running_loop().create_task(self._renew(lease, seconds / 3))
+        try:
+            wanted = {"name": _packed(name), "lease": lease}
+            key = (await ask(self._client, "lock/lock", wanted, seconds + ANSWER_SECONDS))["key"]
+        finally:
+            waiting.cancel()
         (found,) = (await ask(self._client, "kv/range", {"key": key}))["kvs"]
         token = int(found["create_revision"])
         self._locks[name] = (lease, key, token)
         return token
+
+    async def _renew(self, lease: str, pause: float) -> None:
+        """Renew a lease until cancelled, as etcd's own sessions do; only while its client waits."""
+        while True:
+            await asyncio.sleep(pause)
+            with contextlib.suppress(Exception):  # it then ends in time, which the member tells the waiting request
+                await ask(self._client, "lease/keepalive", {"ID": lease})
 
     async def give_up(self, name: str) -> None:
         """End the lease of a lock that is no longer waited for."""
@@ -183,8 +196,8 @@ async def log_in(client: Any, credentials: Credentials) -> None:
     client.headers["Authorization"] = told["token"]
 
 
-async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Send a request and return the member's answer.
+async def ask(client: Any, method: str, request: dict[str, Any], seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
+    """Send a request and return the member's answer, which may take some seconds.
 
     Raises:
         NotDone: it certainly was not carried out. RuntimeError, httpx.HTTPError: it may have been.
@@ -192,7 +205,7 @@ async def ask(client: Any, method: str, request: dict[str, Any]) -> dict[str, An
     import httpx
 
     try:
-        answer = await client.post(method, json=request)
+        answer = await client.post(method, json=request, timeout=httpx.Timeout(seconds, connect=CONNECT_SECONDS))
     except httpx.ConnectError as error:
         raise NotDone(f"no connection: {error}") from error
     if answer.status_code == httpx.codes.OK:
