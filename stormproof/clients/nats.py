@@ -39,8 +39,8 @@ FILE, MEMORY = "file", "memory"
 COPY_TRIES = 60
 """Attempts to have a consumer placed on one of a stream's replicas: with five, all fail once in 600,000 reads."""
 LAG_TRIES, LAG_PAUSE_SECONDS = 2, 1.0
-"""The attempts to read a copy that ends before its stream does, and the pause between them: both fit into the time limit
-of one operation (3 s), or a replica that lacks entries for good would never be read to its end."""
+"""The attempts to read a copy that ends before its stream does, and the pause between them. Both fit into the time
+limit of an operation (3 s): otherwise a replica that lacks entries for good would never be read to its end."""
 COPY_SECONDS = 30
 """The age at which servers delete a consumer whose client was cut off."""
 _NO_STREAM, _OTHER_SETTINGS = 10059, 10058
