@@ -14,8 +14,8 @@ and in the library's terms (librdkafka's documentation, "Message reliability", a
 
 * Certainly not done: ``produce`` refuses the message; the message was purged from the queue, and the library's counter
   of transmitted messages did not change.
-* May have happened: _TRANSPORT, _MSG_TIMED_OUT, every other error of the library; every error where it repeats, since it
-  may have sent the message more than once.
+* May have happened: _TRANSPORT, _MSG_TIMED_OUT, every other error of the library; every error where it repeats, since
+  it may have sent the message more than once.
 """
 
 from __future__ import annotations
