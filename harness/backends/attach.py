@@ -39,24 +39,24 @@ ATTACH = Option("attach", "", "where the system runs: HOST:PORT of each replica,
 _PLACE = re.compile(r"([^:@/\s\[\]]+):(\d{1,5})")
 
 
-def read_places(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the host and port of each replica.
+def read_places(text: str, option: str = "--attach") -> tuple[tuple[str, int], ...]:
+    """Return the host and port of each replica. ``option`` is the one that the user gave, for messages.
 
     Raises:
         UsageError: the text is not of the form ``HOST:PORT[,HOST:PORT...]``; the message omits a possible password.
     """
     if not text.strip():
-        raise UsageError("say where the system runs: --attach HOST:PORT[,HOST:PORT...]")
+        raise UsageError(f"say where the system runs: {option} HOST:PORT[,HOST:PORT...]")
     if "@" in text or "//" in text:
-        raise UsageError(f"--attach takes HOST:PORT alone; user and password come from {LOGIN} and {PASSCODE}")
+        raise UsageError(f"{option} takes HOST:PORT alone; user and password come from {LOGIN} and {PASSCODE}")
     places = []
     for part in text.split(","):
         found = _PLACE.fullmatch(part.strip())
         if found is None or not 0 < int(found[2]) < 1 << 16:
-            raise UsageError(f"--attach {part.strip()!r}: write it as HOST:PORT (a name, or an IPv4 address)")
+            raise UsageError(f"{option} {part.strip()!r}: write it as HOST:PORT (a name, or an IPv4 address)")
         places.append((found[1], int(found[2])))
     if len(set(places)) < len(places):
-        raise UsageError(f"--attach {text}: a replica is named twice")
+        raise UsageError(f"{option} {text}: a replica is named twice")
     return tuple(places)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ from stormproof.text import amount
 from workloads.catalog import WORKLOADS
 
 SUITE = "harness.contract.suite"
+CONNECT_SECONDS = 3.0
+"""Time in which a broker must accept a connection: longer than a lost packet takes to be sent again."""
 _FIRST = ("queue", "register", "events", "log", "topic", "subscriptions")
 """Workloads for which a system may be set up; the first that fits is used."""
 
@@ -81,11 +84,11 @@ def check_client(command: str, broker: str | None, as_json: bool) -> int:
     """Test whether a client program keeps the protocol, and print the outcome of each item. Return the exit status.
 
     Raises:
-        UsageError: the program does not exist, or ``broker`` is not HOST:PORT.
+        UsageError: the program does not exist, or ``broker`` is not one HOST:PORT where a broker accepts connections.
     """
     from harness.contract.program_check import check_program
 
-    place = read_places(broker)[0] if broker else None
+    place = _broker_place(broker) if broker is not None else None
     outcomes: list[ItemOutcome] = []
     tell = teller(as_json)
 
@@ -96,6 +99,19 @@ def check_client(command: str, broker: str | None, as_json: bool) -> int:
     command = command.removeprefix(PREFIX)
     asyncio.run(check_program(command, place, Access(credentials_from_environment()), show))
     return _summed_up(command, outcomes, {"client": command}, as_json)
+
+
+def _broker_place(broker: str) -> tuple[str, int]:
+    """Return the host and the port of a broker that accepts connections. Raises UsageError if there is none."""
+    first, *others = read_places(broker, "--broker")
+    if others:
+        raise UsageError(f"--broker {broker}: name one broker")
+    try:
+        socket.create_connection(first, CONNECT_SECONDS).close()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--broker {broker}: no broker accepts connections there: {why}") from None
+    return first
 
 
 def _summed_up(name: str, outcomes: list[ItemOutcome], about: Mapping[str, Any], as_json: bool) -> int:

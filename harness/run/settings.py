@@ -18,6 +18,7 @@ from nemesis.explicit_schedule import with_canonical_kinds
 from nemesis.families import families_of, split_aims, supported_families
 from nemesis.partition import CLIENTS, CLIENTS_OUTSIDE
 from nemesis.schedule import SCHEDULE_OPTIONS, schedule
+from nodes.systems.any_broker.system import PREFIX
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.backend import Attached
 from stormproof.contracts.option import Option
@@ -238,10 +239,12 @@ def _check_fits(system: System, work: type[Workload]) -> None:
     missing = [need for need in work.needs if need not in system.provides]
     if missing:
         fitting = [entry.name for entry in SYSTEMS if set(work.needs) <= SYSTEMS.load(entry.name).provides]
-        raise UsageError(
-            f"--workload {work.name} needs {' and '.join(missing)}, which {system.name} does not provide; "
-            f"choose --system {' or '.join(fitting)}"
-        )
+        name, option = system.name, "--system"
+        if name.startswith(PREFIX):  # of a Compose file, or attached: the user named a client
+            name, option = f"--client {name.removeprefix(PREFIX)}", "--client"
+            fitting = [each.removeprefix(PREFIX) for each in fitting if each.startswith(PREFIX)]
+        raise UsageError(f"--workload {work.name} needs {' and '.join(missing)}, which {name} does not provide; "
+                         f"choose {f'{option} ' + ' or '.join(fitting) if fitting else 'another workload'}")
 
 
 def convert_options(declared: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 from loopback import free_ports
 
+from harness.contract.command import check_client
 from harness.contract.core import FAILED, OK, SKIPPED, ItemOutcome
 from harness.contract.program_check import FORM, WITH_BROKER, check_program
 from stormproof.clients import exec as exec_client
 from stormproof.clients.exec import connect_values
 from stormproof.clients.program import Hello
 from stormproof.contracts.protocol_client import Access, BrokerSetup
+from stormproof.errors import UsageError
 
 pytestmark = pytest.mark.requirement("H26", part=True)
 
@@ -45,6 +47,21 @@ async def outcomes(tmp_path: Path, text: str) -> dict[str, ItemOutcome]:
     assert [each.name for each in found] == [item.name for item in (*FORM, *WITH_BROKER)]
     assert all("\n" not in each.told + each.where + each.advice for each in found)
     return {each.name: each for each in found}
+
+
+@pytest.mark.parametrize(("broker", "told"), [
+    ("foo", "--broker 'foo': write it as HOST:PORT"), ("127.0.0.1:99999", "write it as HOST:PORT"),
+    ("", "say where the system runs: --broker HOST:PORT"), ("a:1,b:2", "--broker a:1,b:2: name one broker"),
+    ("127.0.0.1:{}", "no broker accepts connections there: Connection refused"),
+    (f"{'x' * 70}.lab:1", "no broker accepts connections there"),
+])  # fmt: skip
+def test_a_broker_that_is_not_there_is_told_before_anything_is_tried(
+    broker: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise each item would fail, with a remedy that has nothing to do with it."""
+    with pytest.raises(UsageError, match=re.escape(told)) as found:
+        check_client(str(CLIENT), broker.format(*free_ports(1)), as_json=False)
+    assert "--attach" not in str(found.value) and "\n" not in str(found.value) and not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("answer", "told"), [
@@ -113,7 +130,7 @@ def test_the_pages_client_with_a_broker() -> None:
         broker.kill()
         broker.wait()
     done = _command(str(CLIENT), "--broker", f"127.0.0.1:{port}")
-    assert done.returncode == 1 and f"it does not connect to 127.0.0.1:{port}: " in done.stdout
+    assert done.returncode == 3 and f"--broker 127.0.0.1:{port}: no broker accepts connections" in done.stderr
     done = _command("./no-such-client")
     assert done.returncode == 3 and done.stderr.count("\n") == 1 and "no program './no-such-client'" in done.stderr
 

@@ -22,7 +22,7 @@ from harness.backends.disk_control import mount_here
 from harness.backends.disk_machines import DiskBackend
 from harness.backends.disk_store import TAKE_NAME
 from nemesis.families import abilities_needed
-from stormproof.contracts.backend import DISKS, POWER, CommandResult
+from stormproof.contracts.backend import DISKS, POWER, CommandResult, DiskFault
 from stormproof.contracts.topology import Topology
 from stormproof.errors import BackendError, UsageError
 from stormproof.resource_log import OwnFolder
@@ -83,6 +83,15 @@ class ComposeDisks(DiskBackend):
         for node in nodes:
             if node in self._policies:
                 await self.containers.set_restarts(node, self._policies.pop(node))
+
+    async def set_disk(self, node: str, fault: DiskFault | None) -> None:
+        """Set the fault of a machine's disk; an empty disk gets what the image has in the volumes' folders, as a new
+        volume does, since a container without these folders can't start."""
+        await super().set_disk(node, fault)
+        if fault is not None and fault.kind == "empty":
+            for number, _ in enumerate(self._mounts_of(node)):
+                self._kept(node, number).mkdir(exist_ok=True)
+            await self._fill_disk(node)
 
     @staticmethod
     def cannot(test: Test, topology: Topology) -> str:
