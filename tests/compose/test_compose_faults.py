@@ -19,7 +19,7 @@ from static_nats import import_image, write_project
 
 from harness.backends.compose.backend import ComposeBackend
 from stormproof.apart import OwnLoop
-from stormproof.contracts.backend import RUNNING
+from stormproof.contracts.backend import RUNNING, DiskFault
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="faults of a Compose project need root")]
 
@@ -223,6 +223,23 @@ async def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path) -> None:
         assert [await backend.containers.restarts(node) for node in nodes] == policies == [True, True]
         assert await in_place(backend, "c1", count, "synced") == 100
         assert await in_place(backend, "c1", count, "lazy") < 100
+
+
+async def test_a_disk_that_was_emptied_is_a_new_volume(tmp_path: Path) -> None:
+    """The container starts on it: the volumes' folders are there, and nothing is in them."""
+    for name in ("lazy", "synced"):
+        (tmp_path / f"{name}.conf").write_text("jetstream { store_dir: /data, sync_interval: always }\n")
+    file = tmp_path / "compose.yml"
+    file.write_text(LAZY_AND_SYNCED.format(image=import_image(), number=os.getpid() % 60000))
+    async with started(file, "lazy,synced", "disk") as backend:
+        assert await in_place(backend, "c1", fill, "synced") == 100
+        await backend.power_off(["synced"])
+        await backend.set_disk("synced", DiskFault("empty"))
+        assert await backend.disk_fault_count("synced") == 1
+        await backend.set_disk("synced", None)
+        await backend.power_on(["synced"])
+        await backend.start_machine("synced")
+        assert await in_place(backend, "c1", fill, "synced") == 100, "nothing was there"
 
 
 async def in_place(backend: ComposeBackend, place: str, work: Any, node: str) -> int:
