@@ -49,6 +49,7 @@ class BrokerJ(ShellSystem):
     name = "broker-j"
     fetched = "broker-j"
     packages = ("default-jre-headless",)
+    distributions = ("aiormq",)
     port = 5672
     max_nodes = 5
     leading_roles, joined_roles = (MASTER,), (REPLICA,)
