@@ -65,8 +65,8 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     families = [FAULTS.load(name)() for name in names]
     places = [
         (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
-        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _workload_options(system, workload)),
-        ("every test", (SETTLE_TIMEOUT, START_TIMEOUT)),
+        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _by_system(system, WORKLOADS.load(workload).options)),
+        ("every test", _by_system(system, (SETTLE_TIMEOUT, START_TIMEOUT))),
         *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
           for name, family in zip(names, families, strict=True)),
         ("every test with faults", SCHEDULE_OPTIONS if families else ()),
@@ -82,11 +82,10 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     return [option for _, option in found.values()]
 
 
-def _workload_options(system: str, workload: str) -> list[Option]:
-    """Return the options of a workload, with the system's defaults for them."""
+def _by_system(system: str, options: Iterable[Option]) -> list[Option]:
+    """Return options with the system's defaults for them."""
     defaults = SYSTEMS.load(system).defaults
-    return [replace(option, default=defaults.get(option.name, option.default))
-            for option in WORKLOADS.load(workload).options]
+    return [replace(option, default=defaults.get(option.name, option.default)) for option in options]
 
 
 def with_new_names(system: str, workload: str, nemesis: str, backend: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,8 +214,7 @@ class System(ABC):
     and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer
     runs: ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search
     distinguishes situations (None: it can't). ``drawing`` declares which of its settings the default campaign draws.
-    ``defaults`` are this system's defaults for options that workloads declare (name -> value); other options keep their
-    workload's default.
+    ``defaults`` are this system's defaults for options that workloads and every test declare (name -> value).
 
     ``leading_roles`` are the words of ``NodeStatus.role`` for the leading node, ``joined_roles`` those for a follower
     that has all the leader's data: faults aim by the former, and expect the latter. Empty: no status indicates it.
