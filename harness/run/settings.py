@@ -65,7 +65,8 @@ def declared_options(system: str, workload: str, nemesis: Iterable[str], backend
     families = [FAULTS.load(name)() for name in names]
     places = [
         (f"the system {plugins.typed(plugins.SYSTEM, system)}", SYSTEMS.load(system).options),
-        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}", _by_system(system, WORKLOADS.load(workload).options)),
+        (f"the workload {plugins.typed(plugins.WORKLOAD, workload)}",
+         _by_system(system, WORKLOADS.load(workload).options)),
         ("every test", _by_system(system, (SETTLE_TIMEOUT, START_TIMEOUT))),
         *((f"the nemesis {plugins.typed(plugins.NEMESIS, name)}", family.options)
           for name, family in zip(names, families, strict=True)),

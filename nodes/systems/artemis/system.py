@@ -58,7 +58,7 @@ class Artemis(ShellSystem):
 
     name = "artemis"
     fetched = "artemis"
-    defaults = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
+    defaults: Mapping[str, Any] = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
     packages = ("default-jre-headless",)
     port = 61613
     max_nodes = 2

@@ -48,7 +48,7 @@ class BrokerJ(ShellSystem):
 
     name = "broker-j"
     fetched = "broker-j"
-    defaults = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
+    defaults: Mapping[str, Any] = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
     packages = ("default-jre-headless",)
     distributions = ("aiormq",)
     port = 5672

@@ -43,7 +43,7 @@ class ZooKeeper(ShellSystem):
 
     name = "zookeeper"
     fetched = "zookeeper"
-    defaults = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
+    defaults: Mapping[str, Any] = {"start_timeout": 120.0}  # a JVM takes its time on a busy machine
     packages = ("default-jre-headless",)
     provides = frozenset({"queues", "registers"})
     distributions = ("kazoo",)
