@@ -61,6 +61,15 @@ def parse_stamped(line: str) -> LogLine:
     return LogLine(wall.timestamp(), match[3] or "", float(match[1]))
 
 
+def parse_dated(line: str, pattern: re.Pattern[str], form: str) -> LogLine:
+    """Parse a line by a pattern. Its first group is a time in UTC, of this form of ``strptime``, and its last group the
+    text; a line of any other format has no time."""
+    match = pattern.fullmatch(line)
+    if match is None:
+        return LogLine(None, line)
+    return LogLine(datetime.strptime(match[1], form).replace(tzinfo=UTC).timestamp(), match[match.re.groups])
+
+
 def parse_time(text: object) -> datetime | None:
     """Return the moment of an ISO 8601 text (UTC if it names no zone), None if the text is not a time."""
     try:

@@ -289,7 +289,6 @@ class SimDisk:
             return 1
         return 0
 
-
     def _damage(self, fault: DiskFault) -> int:
         """Flip bits of the files that match, or cut off the end of one of them. Return the number of changed files."""
         found = [(path, len(file.data)) for path, file in self._files.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.activemq.client import STOMP_PORT, ActiveMqQueues
@@ -20,7 +19,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import ANSWER_SECONDS, BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -158,11 +157,7 @@ class ActiveMQ(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-23 16:00:00,123 | INFO | text``, by the machine's clock, which is in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[3])
+        return parse_dated(line, _LINE, "%Y-%m-%d %H:%M:%S,%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change: logged when it serves, when it waits for the lock, and when it has lost the lock."""

@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.artemis import zookeeper
@@ -36,7 +35,7 @@ from stormproof.errors import BackendError, UsageError
 from stormproof.fetch.fetched import Fetched
 from stormproof.fetch.fetching import Teller, fetch
 from stormproof.fetch.systems import version_option
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -218,11 +217,7 @@ class Artemis(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-28 01:30:02,347 | INFO  | text``, in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%Y-%m-%d %H:%M:%S,%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change."""

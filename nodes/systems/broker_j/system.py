@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.broker_j.configuration import ALL, BDB, BDB_HA, DERBY, NOBODY, OURS, initial_json
@@ -25,7 +25,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, UsageError
 from stormproof.fetch.systems import version_option
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -163,19 +163,22 @@ class BrokerJ(ShellSystem):
         """Return a queue's depth at the master, unacknowledged messages included.
 
         Raises:
-            BackendError: no node lets clients in.
+            BackendError: no node lets clients in, or two do, so that neither number counts.
         """
-        for name in cluster.node_names:
+        async def count(name: str) -> int:
             machine, connection = cluster.machine(name), AmqpConnection(_access(cluster))
             try:
                 async with within(ASK_SECONDS):
                     await connection.connect(machine.address, machine.port, "")
                     return await connection.count(queue)
-            except Exception:  # a replica refuses clients in several ways
-                continue
             finally:
                 await connection.close()
-        raise BackendError(f"no node reports the depth of {queue}")
+
+        told = await asyncio.gather(*map(count, cluster.node_names), return_exceptions=True)
+        found = [each for each in told if not isinstance(each, BaseException)]  # replicas refuse in several ways
+        if len(found) != 1:
+            raise BackendError(f"{len(found)} nodes report the depth of {queue}")
+        return found[0]
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Declare the queues, by AMQP 0-9-1."""
@@ -193,11 +196,7 @@ class BrokerJ(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-28T01:30:02,347Z INFO  [thread] (logger) - text``."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%Y-%m-%dT%H:%M:%S,%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%Y-%m-%dT%H:%M:%S,%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a node's own change of role."""

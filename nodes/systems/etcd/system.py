@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nodes.systems.clients import demand_client
+from nodes.systems.clients import demand_client, remove_own
 from nodes.systems.etcd.client import CLIENT_PORT, PEER_PORT, EtcdConnection, ask, http_client, log_in
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
@@ -110,21 +110,7 @@ class Etcd(ShellSystem):
 
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the keys; those of locks end with their leases."""
-        names = sorted(cluster.own_names)
-        trouble: Exception | None = None
-        for host, port in cluster.client_addresses() if names else ():
-            connection = EtcdConnection(cluster.credentials)
-            try:
-                await connection.connect(host, port, "")
-                for name in names:
-                    await connection.remove(name)
-            except Exception as error:  # a member that is down; others serve
-                trouble = error
-            else:
-                return ""
-            finally:
-                await connection.close()
-        return f"left there: {', '.join(names)} ({trouble})" if names else ""
+        return await remove_own(cluster, lambda: EtcdConnection(cluster.credentials))
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the clients' package; raises UsageError when it is missing."""

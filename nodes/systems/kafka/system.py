@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from stormproof.clients.kafka import BROKER_PORT, views
@@ -18,7 +17,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.fetch.systems import version_option
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.protocol_system import ProtocolSystem
 from stormproof.shell_system import BINARY, Machine, ShellCluster
 from stormproof.test import Test
@@ -174,11 +173,7 @@ class Kafka(ProtocolSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``[2026-11-28T01:30:02,347] INFO text (logger)``, in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%Y-%m-%dT%H:%M:%S,%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%Y-%m-%dT%H:%M:%S,%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change: a broker's leadership of the first log or queue, and the end of its start."""

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.fetch.systems import VERSION, version_option
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -152,11 +151,7 @@ class Nats(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``[123] 2026/11/23 16:00:00.123456 [INF] text``, by the machine's clock, which is in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%Y/%m/%d %H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change: servers log when they are up, and who leads the group of all of them, which knows the

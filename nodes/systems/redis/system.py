@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.clients import demand_client
@@ -18,7 +17,7 @@ from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -198,11 +197,7 @@ class Redis(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``1234:M 23 Nov 2026 15:40:01.123 * text``, by the machine's clock, which is in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%d %b %Y %H:%M:%S.%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%d %b %Y %H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change: servers log when they become master or replica."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from nodes.systems.clients import demand_client, extras_of
@@ -16,7 +15,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError, UsageError
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -137,11 +136,7 @@ class ZerocIceStorm(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``-- 11/23/26 19:08:04.374 icebox-IceStorm: text``, by the machine's clock, which is in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        moment = datetime.strptime(match[1], "%m/%d/%y %H:%M:%S.%f").replace(tzinfo=UTC)
-        return LogLine(moment.timestamp(), match[2])
+        return parse_dated(line, _LINE, "%m/%d/%y %H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change from the election's trace: a group's coordinator, or a replica that leaves the group."""

@@ -6,10 +6,9 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-from nodes.systems.clients import demand_client
+from nodes.systems.clients import demand_client, remove_own
 from nodes.systems.zookeeper.client import ZooKeeperConnection
 from stormproof import blocking
 from stormproof.contracts.cluster import NodeStatus
@@ -17,7 +16,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.fetch.systems import version_option
-from stormproof.node_logs import LogLine
+from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
 
@@ -104,20 +103,7 @@ class ZooKeeper(ShellSystem):
 
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the nodes of the run."""
-        names = sorted(cluster.own_names)
-        for host, port in cluster.client_addresses() if names else ():
-            connection = self.connection(cluster)
-            try:
-                await connection.connect(host, port, "")
-                for name in names:
-                    await connection.remove(name)
-            except Exception as error:  # a server that is down; others serve
-                trouble = error
-            else:
-                return ""
-            finally:
-                await connection.close()
-        return f"left there: {', '.join(names)} ({trouble})" if names else ""
+        return await remove_own(cluster, lambda: self.connection(cluster))
 
     def check(self, test: Test, demands: Demands) -> None:
         """Check the clients' package; raises UsageError when it is missing."""
@@ -126,10 +112,7 @@ class ZooKeeper(ShellSystem):
 
     def parse_line(self, line: str) -> LogLine:
         """Parse a line ``2026-11-29T03:00:00.000 INFO QuorumPeer - text``, in UTC."""
-        match = _LINE.fullmatch(line)
-        if match is None:
-            return LogLine(None, line)
-        return LogLine(datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp(), match[3])
+        return parse_dated(line, _LINE, "%Y-%m-%dT%H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
         """Parse a role change: servers log when they look for a leader, and when they are in sync with it."""
