@@ -39,8 +39,9 @@ function createAddress(view, told) {
     return parts.length ? `#${parts.join('&')}` : '';
   }
 
-  function write() {
+  function write(since) {
     due = 0;
+    if (location.hash !== since) return; // a link was followed meanwhile
     written = current();
     try {
       history.replaceState(null, '', written || location.pathname + location.search);
@@ -53,7 +54,7 @@ function createAddress(view, told) {
     current,
     changed: () => {
       clearTimeout(due);
-      due = setTimeout(write, QUIET_MS);
+      due = setTimeout(write, QUIET_MS, location.hash);
     },
     isOwn: () => location.hash === written,
   };

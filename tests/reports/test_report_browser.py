@@ -404,6 +404,18 @@ def test_links_lead_from_the_log_to_the_timeline_and_back(watched: Watched, stor
 
 
 @pytest.mark.requirement("H25", part=True)
+def test_a_link_that_is_followed_at_once_stays_in_the_address(watched: Watched, store: Path) -> None:
+    """The page writes its address a little after a change of what it shows: not over a link followed meanwhile."""
+    page = watched.open(store / "run-invalid" / "report.html")
+    line = page.locator("#log > div[data-line] .text").nth(7)
+    line.evaluate("(line) => { line.click(); document.querySelector('nav.sections a[href=\"#faults\"]').click(); }")
+    page.wait_for_timeout(1000)  # four times QUIET_MS of the page's address.js
+    expect(page).to_have_url(re.compile("#faults$"))
+    page.locator("#log > div[data-line] .text").nth(8).click()
+    expect(page).to_have_url(re.compile("#.*log="))
+
+
+@pytest.mark.requirement("H25", part=True)
 def test_a_run_can_be_stepped_through(watched: Watched, store: Path) -> None:
     page = watched.open(store / "run-invalid" / "report.html")
     page.get_by_role("button", name="Step through time").click()
