@@ -63,5 +63,5 @@ def test_reads_of_a_follower_that_is_cut_off(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         bad, good = pool.map(arm, ("false", "true"))
     assert bad.status == 1 and set(bad.verdict["anomalies"]) == {"register"}, bad.err + bad.out
-    assert re.search(r"read \d+ through n\d at [0-9.]+ s, [0-9.]+ s after n\d had confirmed", why(bad))
+    assert re.search(r"read \d+ through n\d at [0-9.]+ s, [0-9.]+ m?s after n\d had confirmed", why(bad))
     assert good.status == 0, good.err + good.out

@@ -71,6 +71,11 @@ class ZooKeeperConnection:
         await asyncio.sleep(seconds)
         del connection._send_ping
 
+    def declare(self, queue: str) -> None:
+        """Create the nodes that hold a queue's entries and locks."""
+        self.client.ensure_path(f"/{queue}/entries")
+        self.client.ensure_path(f"/{queue}/taken")
+
     def send(self, queue: str, body: bytes) -> None:
         """Add an entry to kazoo's ``LockingQueue``."""
         self.client.retry(self.client.create, f"/{queue}/entries/entry-100-", body, sequence=True, makepath=True)

@@ -101,6 +101,20 @@ class ZooKeeper(ShellSystem):
         options = cluster.test.options
         return blocking.connection(ZooKeeperConnection(options["session"], options["retry"], options["sync"]))
 
+    async def prepare(self, cluster: ShellCluster) -> None:
+        """Create the queues. This also begins the servers' log of changes, so that it is on disk before the load: a
+        server never starts again whose log has no header."""
+        if not cluster.demands.queues:
+            return
+        host, port = next(iter(cluster.client_addresses()))
+        connection = self.connection(cluster)
+        try:
+            await connection.connect(host, port, "")
+            for queue in cluster.demands.queues:
+                await connection.declare(queue)
+        finally:
+            await connection.close()
+
     async def clear(self, cluster: ShellCluster) -> str:
         """Delete the nodes of the run."""
         return await remove_own(cluster, lambda: self.connection(cluster))
