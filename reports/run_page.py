@@ -26,7 +26,7 @@ from reports.page import render, write_page
 from reports.page_lives import Lives
 from reports.plots import run_plots
 from reports.roles import Lane, read_grants, read_transfers, role_lanes
-from reports.root_cause import AnomalyGroup, declared, groups, leading_cause
+from reports.root_cause import AnomalyGroup, LeadingCause, declared, groups, leading_cause
 from reports.run_facts import Facts
 from reports.series import run_series
 from reports.spans import Spans, client_functions, pair_spans
@@ -144,6 +144,12 @@ class Explained:
         """The anomalies of all checks."""
         return [anomaly for check in self.checks for anomaly in check.anomalies]
 
+    @property
+    def why(self) -> LeadingCause | None:
+        """The cause that stands under the verdict: of the first check that makes the run invalid and has anomalies."""
+        return next((leading_cause(check.groups, check.count) for check in self.checks
+                     if check.decides and check.verdict == INVALID and check.groups), None)
+
 
 def explain(folder: RunFolder) -> Explained:
     """Read the causes of the findings, as far as the run recorded them."""
@@ -185,8 +191,7 @@ def run_report(folder: RunFolder) -> str:
         "name": shorten(folder.name),
         "word": word,
         "sentence": sentence,
-        "why": next((leading_cause(check.groups, check.count) for check in checks
-                     if check.decides and check.verdict == INVALID and check.groups), None),
+        "why": told.why,
         "tested": tested(folder),
         "notes": folder.notes,
         "facts": [*headline_facts(verdict, faults, planned, duration), *disk_facts(folder.path)],

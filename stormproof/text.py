@@ -51,6 +51,11 @@ LONGEST_REASON = 500
 """The maximum number of characters kept from an error."""
 
 
+def markdown_cell(text: str) -> str:
+    """Return a text as one cell of a Markdown table, with all markup escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>#!|~&])", r"\\\1", " ".join(text.split()))
+
+
 def printable(text: str, most: int = LONGEST_REASON) -> str:
     """Return a foreign text on one line that every encoding can write, cut to ``most`` characters."""
     line = " ".join(text[: 4 * most].split())

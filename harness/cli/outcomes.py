@@ -16,7 +16,7 @@ from stormproof.contracts.check import INVALID, UNKNOWN, VALID
 from stormproof.errors import HistoryError, StormproofError, UsageError
 from stormproof.run_folder import read_run, write_text
 from stormproof.test import Test
-from stormproof.text import amount
+from stormproof.text import amount, markdown_cell
 
 ORDER = (INVALID, BROKEN, UNKNOWN, VALID)
 """The order of verdicts, the worst first."""
@@ -159,6 +159,5 @@ def _xml(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell of a table, with all markup escaped."""
-    plain = " ".join(_xml(text).split())
-    return re.sub(r"([\\`*_{}\[\]<>#!|~&])", r"\\\1", plain)
+    """Return a text as one cell of a table."""
+    return markdown_cell(_xml(text))

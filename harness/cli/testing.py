@@ -45,7 +45,7 @@ from harness.run import plugins
 from harness.run.progress import console
 from nemesis.catalog import FAULTS
 from nodes.systems.catalog import SYSTEMS
-from stormproof.errors import UsageError
+from stormproof.errors import EXIT_INVALID, EXIT_VALID, UsageError
 from workloads.catalog import ALIASES as WORKLOAD_ALIASES
 from workloads.catalog import WORKLOADS
 
@@ -343,8 +343,12 @@ def guarantees(
     jobs: Annotated[int, typer.Option(help="processes for the simulation", min=1)] = 1,
     page: Annotated[Path | None, typer.Option(help="write the page to this file, not to the terminal; with --system, "
                                               "the sections of other systems are preserved")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="for a system without modes: a setting of the workload that "
+                                                 "makes rows, too; may be repeated")] = None,
 ) -> None:
     """Compare a system's guarantees in each mode with the observations in a store's runs, or in simulated ones.
+
+    For a system without modes, show what held and what broke in the store's runs, setting by fault.
 
     Status 1 when something that is promised was violated.
     """
@@ -355,13 +359,17 @@ def guarantees(
     if (store is None) == (seeds < 1):
         raise UsageError("no runs: give --store FOLDER, or --seeds NUMBER to simulate them")
     systems = [plugins.resolve(plugins.SYSTEM, name) for name in dict.fromkeys(system or systems_compared())]
-    for name in systems:
-        modes_of(name)
     # Validate before the long work begins.
     if store is not None and not store.is_dir():
         raise UsageError(f"--store {store}: no such folder")
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise UsageError(f"--page {page}: not a file in a folder that is there")
+    if len(systems) == 1 and store is not None and not SYSTEMS.load(systems[0]).modes:
+        raise typer.Exit(_of_settings(systems[0], store, page, by or []))
+    if by:
+        raise UsageError("--by: only for one system without modes, and with --store")
+    for name in systems:
+        modes_of(name)
     kept = page if system and page is not None and page.exists() else None
     _sections_on(kept)
     report = console(errors=True).print
@@ -376,6 +384,20 @@ def guarantees(
         print(text, end="")
     lines = [line for name, findings in sections.items() for line in compare(name, findings)]
     raise typer.Exit(1 if any(line.status == PROMISED and line.seen.violated for line in lines) else 0)
+
+
+def _of_settings(system: str, store: Path, page: Path | None, by: Sequence[str]) -> int:
+    """Print or write the page of a system without modes; return the exit status."""
+    from harness.analysis.broker_page import broker_page, is_broker_page
+
+    if page is not None and page.exists() and not is_broker_page(page):
+        raise UsageError(f"--page {page}: is there already, and no page of this kind: remove it, or name another file")
+    text, broken = broker_page(system, store, by, page and page.with_suffix(""))
+    if page is not None:
+        page.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return EXIT_INVALID if broken else EXIT_VALID
 
 
 def _sections_on(page: Path | None) -> dict[str, str]:
