@@ -379,9 +379,11 @@ def words_of(command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"{PREFIX}{command}: {error}") from None
-    found = shutil.which(words[0]) if words else None
+    if not words:
+        raise UsageError(f"no program is named: give its path, as in {PREFIX}./client")
+    found = shutil.which(words[0])
     if found is None:
-        raise UsageError(f"{PREFIX}{command}: no program {words[0] if words else ''!r} here that may be executed")
+        raise UsageError(f"{PREFIX}{command}: no program {words[0]!r} here that may be executed")
     return [str(Path(found).absolute()), *words[1:]]
 
 

@@ -14,7 +14,7 @@ import pytest
 from served_client import CLIENT
 
 from stormproof.client_log import MAX_BYTES, ClientLog
-from stormproof.clients.exec import EXEC, in_program
+from stormproof.clients.exec import EXEC, in_program, words_of
 from stormproof.clients.program import ProgramLost, announced, decode_bytes, encode_bytes
 from stormproof.contracts.backend import Credentials
 from stormproof.contracts.client import (
@@ -241,6 +241,8 @@ def test_a_wrong_first_line_is_told(tmp_path: Path, hello: str, told: str) -> No
 
 
 def test_a_program_that_is_not_there_ends_or_says_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^no program is named: give its path, as in exec:\./client$"):
+        words_of(" ")
     with pytest.raises(UsageError, match=r"no program '\./no-such-client' here"):
         EXEC.features({"command": "./no-such-client"})
     with pytest.raises(UsageError, match="No closing quotation"):
