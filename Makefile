@@ -3,9 +3,13 @@ VENV ?= .venv
 export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
+RUNS ?= runs/brokers
+BROKERS ?= activemq artemis broker-j etcd kafka mosquitto nats rabbitmq redis zookeeper
+BY_etcd = --by holders
+
 READ = README.md ARCHITECTURE.md CONTRIBUTING.md checkers harness nemesis nodes reports scripts stormproof workloads
 
-.PHONY: help setup demo vagrant-demo test test-brokers lint wheel bench faults soak reproduce requirements docs lock clean
+.PHONY: help setup demo vagrant-demo test test-brokers lint wheel bench faults soak reproduce brokers broker-pages requirements docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -55,6 +59,16 @@ soak: ## slow tests: many seeds, many histories (hours); those that need a quiet
 
 reproduce: setup ## published misbehaviours of real systems, five times each, and their twins
 	@$(VENV)/bin/stormproof reproduce --all --times 5 --record
+
+brokers: setup ## pages of docs/brokers: the reproductions, and each broker's defaults under each fault (hours)
+	@$(VENV)/bin/stormproof reproduce --all --times 5 --store $(RUNS) || [ $$? -lt 3 ]
+	@$(VENV)/bin/stormproof nightly docs/brokers/night.toml --store $(RUNS) || [ $$? -lt 3 ]
+	@$(MAKE) --no-print-directory broker-pages
+
+broker-pages: setup $(BROKERS:%=page-%) ## the same pages from runs that are there
+
+page-%:
+	@$(VENV)/bin/stormproof guarantees --system $* --store $(RUNS) $(BY_$*) --page docs/brokers/$*.md || [ $$? = 1 ]
 
 requirements: ## rows of docs/REQUIREMENTS.md and the tests that prove them, with their last outcome
 	@scripts/setup test

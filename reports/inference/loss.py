@@ -140,15 +140,19 @@ def _by_keeper(sends: ConfirmedSends, facts: Facts) -> ConfirmedSends:
 
 
 def _all_ended(sends: ConfirmedSends, lost: Bools, facts: Facts) -> Iterator[LossExplanation]:
-    """Yield an explanation for each time at which all nodes were down: it does not matter which of them had what."""
+    """Yield an explanation for each time at which all nodes were down: it does not matter which of them had what.
+    Objects with separate leaders are explained one by one, since each node's disk keeps another part."""
     seen: set[frozenset[int]] = set()
+    every = np.ones(len(sends), dtype=np.bool_)
+    parts = [sends.key == key for key in sorted(set(sends.key[lost].tolist()))] if facts.led_separately else [every]
     for fault in sorted(facts.faults, key=struck):
         down = [each for each in facts.faults if each.confirmed and ENDS_PROCESS in each.effects
                 and struck(each) <= struck(fault) <= over(each)]  # fmt: skip
         which = frozenset(each.id for each in down)
         if fault in down and set(facts.names) <= {name for each in down for name in each.targets} and which not in seen:
             seen.add(which)
-            yield _ended(facts.names, fault, down, np.ones(len(sends), dtype=np.bool_), sends, lost, facts)
+            for part in parts:
+                yield _ended(facts.names, fault, down, part, sends, lost, facts)
 
 
 def _explanations(
@@ -161,7 +165,8 @@ def _explanations(
     for fault in ends_of(node, facts):
         yield from _joined_anew(node, fault, mine, key, sends, lost, facts)
         # Without a leader, or with another one, other nodes may have kept what this one confirmed.
-        if len(facts.names) > 1 and (own or led_at(node, key, struck(fault), facts)):
+        alone = not set(facts.names) <= set(fault.targets)  # an end of all nodes is explained by itself
+        if len(facts.names) > 1 and alone and (own or led_at(node, key, struck(fault), facts)):
             yield _ended((node,), fault, [fault], mine, sends, lost, facts, own)
 
 

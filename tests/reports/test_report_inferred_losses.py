@@ -121,7 +121,7 @@ def test_confirmed_after_the_heal_by_a_node_that_had_not_noticed(ended: int, tmp
     run = three_nodes(*LATE, *after, got=[*EARLY, send(30, 7.0)]).led("n2", 0.5, "n1").led("n2", 4.0, "n2")
     run = run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3"))
     (group,) = (run.fault("pause", 6.205, 9.0, "n1") if ended else run).lost(tmp_path)
-    (count, cause), = group.causes
+    ((count, cause),) = group.causes
     assert (count, group.unknown) == (12 - ended, ended)
     until = 6.2 if ended else 6.21
     assert f"Lost of what n1 confirmed from the cut to {until:.3f} s" in cause.sentence
@@ -230,6 +230,21 @@ def test_the_end_of_all_nodes(tmp_path: Path) -> None:
     cause = only(run.lost(tmp_path))
     assert "ended all 3 nodes" in cause.sentence and "The 3 disks discarded 21 bytes" in cause.sentence
     assert cause.inferred == "The loss of power took them: they had been confirmed, but not synced to disk."
+
+
+def test_the_end_of_all_nodes_takes_another_part_of_each_queue(tmp_path: Path) -> None:
+    """q1, which n3 leads, loses its last two messages, and q0 more. n2, which leads q0 afterwards, lost power, too: that
+    it did not have them is not known."""
+    other = [send(number, 2.05 + number / 10, "n3", key=1) for number in range(20, 30)]
+    run = three_nodes(*LATE, *other, got=EARLY)
+    run.steps += [take(step.value[1], 21.0, key=1) for step in other[:8]]
+    run = run.led("", 0.5, "n1", queue1="n3").led("", 9.0, "n2", queue1="n3")
+    (group,) = run.fault("power", 5.2, 8.0, "n1", "n2", "n3", lost=7).lost(tmp_path)
+    assert [number for number, _ in group.causes] == [10, 2] and not group.unknown
+    for (number, cause), earlier in zip(group.causes, (10, 8), strict=True):
+        assert cause.inferred == "The loss of power took them: they had been confirmed, but not synced to disk."
+        assert cause.sentence.endswith(
+            f": {number} of {number}. Arrived of what was confirmed earlier: {earlier} of {earlier}.")  # fmt: skip
 
 
 def test_one_message_is_it(tmp_path: Path) -> None:
