@@ -35,6 +35,8 @@ SYSTEMS: Registry[System] = Registry(
           "nodes.systems.artemis.system:ARTEMIS"),
     Entry("broker-j", "Qpid Broker-J: one broker, or a group that replicates by Berkeley DB JE",
           "nodes.systems.broker_j.system:BROKER_J"),
+    Entry("joram-real", "OW2 JORAM: one server, several with store and forward, or the replicated one of 5.0.9",
+          "nodes.systems.joram_real.system:JORAM_REAL"),
     Entry("kafka", "Kafka with KRaft: topics as logs, and as queues with consumer groups",
           "nodes.systems.kafka.system:KAFKA"),
     Entry("etcd", "etcd: one member or several; keys as registers, and its lock service",

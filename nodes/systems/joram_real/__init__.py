@@ -1,0 +1,1 @@
+"""OW2 JORAM itself, beside ``joram``, our broker after the document about it."""
