@@ -34,6 +34,10 @@ _MEANINGS = (
 """Meanings of a client's failure and the words that tell them, the most certain first."""
 
 
+LONGEST_LINE = 4000
+"""Characters kept of a line: mvn names paths first, and the reason last."""
+
+
 class ClientFailed(StormproofError):
     """A registry's client failed; ``meaning`` is one of the words above, or empty, and ``line`` its own words."""
 
@@ -58,8 +62,8 @@ def run_client(command: Sequence[str], folder: Path, show: Callable[[str], None]
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            lines.append(printable(_CODES.sub("", line)))
-            show(lines[-1])
+            lines.append(printable(_CODES.sub("", line), LONGEST_LINE))
+            show(printable(lines[-1]))
         status = process.wait()
     except BaseException:
         _end(process)

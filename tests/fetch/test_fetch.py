@@ -125,6 +125,7 @@ def test_files_that_the_lock_does_not_know_are_refused(double: Path) -> None:
     ("[ERROR] Could not find artifact a:b", "mvn does not find this version"),
     ("[ERROR] Checksum validation failed", "wrong checksum, says mvn"),
     ("[ERROR] write: No space left on device", "the disk is full"),
+    (f"[ERROR] Failed to copy {'x' * 900}: No space left on device", "the disk is full"),
     ("[ERROR] something else", "mvn ended with status 1: something else; nothing was installed"),
 ])  # fmt: skip
 def test_a_failure_is_one_line(said: str, told: str, double: Path) -> None:

@@ -233,8 +233,8 @@ def test_the_end_of_all_nodes(tmp_path: Path) -> None:
 
 
 def test_the_end_of_all_nodes_takes_another_part_of_each_queue(tmp_path: Path) -> None:
-    """q1, which n3 leads, loses its last two messages, and q0 more. n2, which leads q0 afterwards, lost power, too: that
-    it did not have them is not known."""
+    """q1, which n3 leads, loses its last two messages, and q0 more. n2, which leads q0 afterwards, lost power, too: the
+    page must not say that n2 did not have them."""
     other = [send(number, 2.05 + number / 10, "n3", key=1) for number in range(20, 30)]
     run = three_nodes(*LATE, *other, got=EARLY)
     run.steps += [take(step.value[1], 21.0, key=1) for step in other[:8]]
