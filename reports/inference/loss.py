@@ -152,7 +152,7 @@ def _all_ended(sends: ConfirmedSends, lost: Bools, facts: Facts) -> Iterator[Los
         if fault in down and set(facts.names) <= {name for each in down for name in each.targets} and which not in seen:
             seen.add(which)
             for part in parts:
-                yield _ended(facts.names, fault, down, part, sends, lost, facts)
+                yield _ended(facts.names, fault, down, part, None, sends, lost, facts)
 
 
 def _explanations(
@@ -167,7 +167,7 @@ def _explanations(
         # Without a leader, or with another one, other nodes may have kept what this one confirmed.
         alone = not set(facts.names) <= set(fault.targets)  # an end of all nodes is explained by itself
         if len(facts.names) > 1 and alone and (own or led_at(node, key, struck(fault), facts)):
-            yield _ended((node,), fault, [fault], mine, sends, lost, facts, own)
+            yield _ended((node,), fault, [fault], mine, key if facts.led_separately else None, sends, lost, facts, own)
 
 
 def _cut_off(
@@ -256,6 +256,8 @@ def _joined_anew(
         joined = min([each.time for each in facts.transfers if each.target.partition(".")[0] == other
                       and start - 1 <= each.time < at], default=start)  # fmt: skip
         kept = (sends.end <= at) & (sends.got > at)
+        if facts.led_separately:
+            kept &= sends.key == key
         # Whichever node kept the early ones at first: the one that joined had none of them when it took over.
         early, late = kept & (sends.end <= joined), kept & mine & (sends.start > joined)
         if not late.any() or not _share(late & ~lost, late, _ARRIVED) or not _share(lost & early, early, _ARRIVED):
@@ -274,11 +276,11 @@ def _joined_anew(
 
 
 def _ended(
-    nodes: tuple[str, ...], fault: FaultWindow, down: list[FaultWindow], mine: Bools, sends: ConfirmedSends,
-    lost: Bools, facts: Facts, own: bool = False,
+    nodes: tuple[str, ...], fault: FaultWindow, down: list[FaultWindow], mine: Bools, key: int | None,
+    sends: ConfirmedSends, lost: Bools, facts: Facts, own: bool = False,
 ) -> LossExplanation:
     """Return the explanation by the end of these nodes, which ``fault`` completed; ``down`` are the faults by which
-    they were down then."""
+    they were down then. The next leader is that of the object ``key``; None: of any."""
     at = struck(fault)
     every = own or set(facts.names) <= set(nodes)
     pool = mine & (sends.end <= complete(fault) + CLOCKS_S) & (sends.got > at)
@@ -287,7 +289,7 @@ def _ended(
     later_kept: Int64s = np.cumsum(kept[::-1])[::-1] - kept
     fits = np.zeros(len(sends), dtype=np.bool_)
     fits[rows] = lost[rows] & (later_kept <= np.arange(len(rows))[::-1] * _MOST_KEPT)
-    rival = None if every else led_among(frozenset(facts.names) - {*nodes}, None, at, over(fault) + _AFTER_S, facts)
+    rival = None if every else led_among(frozenset(facts.names) - {*nodes}, key, at, over(fault) + _AFTER_S, facts)
 
     def tell(assigned: Bools) -> tuple[str, str]:
         first = sends.end[assigned].min()

@@ -149,6 +149,24 @@ def test_queues_that_are_led_separately(one_way: bool, tmp_path: Path) -> None:
     assert "n2 led from 4.000 s on, by the system’s report." in cause.sentence
 
 
+def test_the_leader_of_another_queue_did_not_take_over(tmp_path: Path) -> None:
+    """n2 leads another queue all along."""
+    run = three_nodes(*LATE, got=EARLY).fault("kill", 4.0, 8.0, "n1")
+    cause = only(run.led("", 0.5, "n1", queue1="n2").led("", 5.0, "n3", queue1="n2").lost(tmp_path))
+    assert cause.inferred == "n3 did not have them when n1 ended."
+    assert cause.sentence.endswith("n3 led from 5.000 s on, by the system’s report.")
+
+
+def test_who_takes_one_queue_over_lost_nothing_of_another(tmp_path: Path) -> None:
+    """n3 started again without the first messages of q0 and takes q0 over; n2 leads the other queue all along."""
+    others = [send(number, step.end, "n2", key=1) for number, step in enumerate(EARLY, 100)]
+    run = Recorded(("n1", "n2", "n3"), [*EARLY, *others, *LATE, *arrived(LATE)])
+    run.led("", 0.1, "n1", queue1="n2").led("", 4.5, "n3", queue1="n2")
+    (group,) = run.fault("kill", 0.5, 2.5, "n3").fault("kill", 4.0, 6.0, "n1").lost(tmp_path)
+    assert [(count, cause.code) for count, cause in group.causes] == [(10, "joined-anew")]
+    assert group.unknown == 10
+
+
 def test_what_was_confirmed_before_the_cut_is_not_explained_by_it(tmp_path: Path) -> None:
     (group,) = split(*EARLY[5:], *LATE, got=EARLY[:5]).lost(tmp_path)
     assert [(count, cause.code) for count, cause in group.causes] == [(10, "cut-off")]
