@@ -63,11 +63,15 @@ def parse_stamped(line: str) -> LogLine:
 
 def parse_dated(line: str, pattern: re.Pattern[str], form: str) -> LogLine:
     """Parse a line by a pattern. Its first group is a time in UTC, of this form of ``strptime``, and its last group the
-    text; a line of any other format has no time."""
+    text; a line of any other format, or with a time that does not exist, has no time."""
     match = pattern.fullmatch(line)
     if match is None:
         return LogLine(None, line)
-    return LogLine(datetime.strptime(match[1], form).replace(tzinfo=UTC).timestamp(), match[match.re.groups])
+    try:
+        moment = datetime.strptime(match[1], form).replace(tzinfo=UTC)
+    except ValueError:
+        return LogLine(None, line)
+    return LogLine(moment.timestamp(), match[match.re.groups])
 
 
 def parse_time(text: object) -> datetime | None:

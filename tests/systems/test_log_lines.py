@@ -42,3 +42,13 @@ def test_transfers(system: str, line: str, detail: str) -> None:
     loaded = SYSTEMS.load(system)
     found = loaded.state_transfer(loaded.parse_line(line).text)
     assert found == (StateTransfer("", "", detail) if detail else None)
+
+
+@pytest.mark.parametrize(("system", "line"), [
+    ("nats", "[117] 2026/02/30 03:15:10.250000 [INF] Server is ready"),
+    ("redis", "1:M 23 Nav 2026 15:40:01.123 * text"),
+    ("zookeeper", "2026-11-29T24:15:10.250 INFO QuorumPeer - text"),
+])  # fmt: skip
+def test_a_time_that_does_not_exist_is_no_time(system: str, line: str) -> None:
+    found = SYSTEMS.load(system).parse_line(line)
+    assert (found.time, found.text) == (None, line)
