@@ -108,7 +108,7 @@ class JoramConnection:
             async with asyncio.timeout(PROBE_SECONDS):
                 _, writer = await asyncio.open_connection(host, port, local_addr=(local, 0) if local else None)
         except (OSError, TimeoutError) as error:
-            raise NotDone(f"no connection to {host}: {error or 'no answer'}") from error
+            raise NotDone(f"no connection to {host}: {str(error) or 'no answer'}") from error
         writer.close()
         await self._program.start(local)
         await self._program.connect(host, port, local)

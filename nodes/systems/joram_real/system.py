@@ -30,14 +30,15 @@ from stormproof.test import Test
 
 SINGLE, FORWARD, CLUSTERED, HA = "single", "store-and-forward", "clustered", "ha"
 """Values of the option ``mode``."""
-MASTER, SLAVE = "master", "slave"
+MASTER, SLAVE, SECOND = "master", "slave", "second master"
 FORWARD_SECONDS = 20.0
 """The time within which servers that were cut off from each other have exchanged their messages: the longest pause
 between their attempts is 10 s (WDRetryPeriod2)."""
 _JMS = "JMS 1.1, 4.4.10 and 4.4.11"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}) [A-Z]+ \S+ - (.*)")
-_VIEW = re.compile(r"\[local_addr=([\d.]+):\d+\] view is \[[\d.]+:\d+\|(\d+)\] \[([^\]]*)\]")
+_VIEW = re.compile(r"\[local_addr=([\d.]+):\d+\] view is (?:MergeView::)?\[[\d.]+:\d+\|(\d+)\] \[([^\]]*)\]")
 """A view of JGroups: the own address, the view's number, and its members."""
+_BAD_VIEW = "Bad view for coordinator"
 
 
 class JoramCluster(ShellCluster):
@@ -230,8 +231,8 @@ class JoramReal(ShellSystem):
         return replace(setup, access=Access(Credentials(configuration.LOGIN, configuration.PASSWORD)))
 
     async def repair(self, cluster: ShellCluster) -> str:
-        """Restart the masters that no replica follows: a master never gives way to another one, and a new replica gets
-        the state of the group's coordinator."""
+        """Restart all masters except the one that slaves have as their coordinator: a master never gives way to another
+        one, and a new replica gets the state of the group's coordinator."""
         statuses = await cluster.statuses()
         masters = [status.node for status in statuses if status.role == MASTER]
         if len(masters) < 2:
@@ -249,10 +250,11 @@ class JoramReal(ShellSystem):
         return parse_dated(line, _LINE, "%Y-%m-%dT%H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Parse a view: its first member is the coordinator."""
+        """Parse a view, whose first member is the coordinator, or what a master says to a view that has another one: it
+        stays master."""
         match = _VIEW.search(text)
         if match is None:
-            return None
+            return RoleChange(SECOND, serving=True, leads=True) if _BAD_VIEW in text else None
         leads = _members(match[3])[0] == match[1]
         return RoleChange("coordinator" if leads else SLAVE, group=match[2], serving=True, leads=leads)
 
