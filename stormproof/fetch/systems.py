@@ -40,6 +40,8 @@ class FetchingSystem(System):
     other ways. Its folder on a machine is ``machine.fetched``."""
     packaged: bool = False
     """The usual program comes by ``packages`` or ``distributions``; without a ``version`` nothing is fetched."""
+    fetched_packages: tuple[str, ...] = ()
+    """Debian packages that such a system's machines need for a fetched broker, instead of ``packages``."""
 
     def fetched_version(self, options: Mapping[str, Any]) -> Fetched | None:
         """Return the version that a test needs; None if it needs none, because the user names a program, or no version
@@ -63,10 +65,10 @@ class FetchingSystem(System):
         self.fetched_version(test.options)
 
     def topology(self, test: Test, demands: Demands) -> Topology:
-        """Return the machines, without the packages that a fetched broker replaces."""
+        """Return the machines; a fetched broker replaces ``packages`` by ``fetched_packages``."""
         found = super().topology(test, demands)
         replaced = self.packaged and self.fetched_version(test.options) is not None
-        return replace(found, packages=()) if replaced else found
+        return replace(found, packages=self.fetched_packages) if replaced else found
 
     def bring(self, test: Test, tell: Teller, show: Teller) -> None:
         """Bring the broker to this machine, unless it is there; ``tell`` and ``show`` are those of ``fetch``.

@@ -36,12 +36,17 @@ def brought(name: str, version: str = "") -> Fetched:
     return wanted
 
 
-@pytest.mark.parametrize(("name", "version"), [
-    ("nats-N2", "2.15.2"), ("etcd-E4", "3.6.16"), ("zookeeper-Z1", ""), ("artemis-A1", ""), ("broker-j-B1", ""),
-])  # fmt: skip
-def test_an_arm_fails_and_its_twin_passes(name: str, version: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "version", "fails", "passes"), [
+    ("nats-N2", "2.15.2", "fails", "twin"),
+    ("etcd-E4", "3.6.16", "fails", "twin"),
+    ("zookeeper-Z1", "", "fails", "twin"),
+    ("artemis-A1", "", "fails", "twin"),
+    ("broker-j-B1", "", "fails", "twin"),
+    ("activemq-A2", "6.3.1", "6.3.1", "6.3.1-synced"),
+])
+def test_an_arm_fails_and_its_twin_passes(name: str, version: str, fails: str, passes: str, tmp_path: Path) -> None:
     brought(name.rpartition("-")[0], version)
-    done = subprocess.run([sys.executable, "-m", "harness", "reproduce", name, "--arm", "fails", "--arm", "twin",
+    done = subprocess.run([sys.executable, "-m", "harness", "reproduce", name, "--arm", fails, "--arm", passes,
                            "--backend", "local", "--store", str(tmp_path), "--json"], cwd=ROOT, capture_output=True,
                           text=True, timeout=REPRODUCE_SECONDS, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr + done.stdout

@@ -225,11 +225,12 @@ def test_a_packaged_system_fetches_on_request_alone() -> None:
         with pytest.raises(UsageError, match="does not go with --set program"):
             system.fetched_version({"version": version, "program": "/opt/it"})
 
-    def packages(version: str) -> tuple[str, ...]:
-        test = Test("etcd", "register", options={"version": version})
-        return etcd.topology(test, Demands()).packages
+    def packages(system: str, version: str) -> tuple[str, ...]:
+        test = Test(system, "register", options={"version": version, "mode": "single"})
+        return SYSTEMS.load(system).topology(test, Demands()).packages
 
-    assert packages("") == ("etcd-server",) and packages("3.7.3") == ()
+    assert packages("etcd", "") == ("etcd-server",) and packages("etcd", "3.7.3") == ()
+    assert packages("activemq", "") == ("activemq",) and packages("activemq", "6.3.1") == ("default-jre-headless",)
 
 
 @pytest.mark.parametrize("version", ["../x", "v1", "", "1/2", "1 2"])

@@ -1,4 +1,4 @@
-"""ActiveMQ Classic from Debian's packages: one broker, or two with a shared store; KahaDB, clients by STOMP."""
+"""ActiveMQ Classic, from Debian or fetched: one broker, or two with a shared store; KahaDB, clients by STOMP."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
+from stormproof.fetch.systems import VERSION, version_option
 from stormproof.node_logs import LogLine, parse_dated
 from stormproof.shell_system import ANSWER_SECONDS, BINARY, Machine, ShellCluster, ShellSystem
 from stormproof.test import Test
@@ -53,6 +54,14 @@ log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.layout=org.apache.log4j.PatternLayout
 log4j.appender.console.layout.ConversionPattern=%d | %-5p | %m%n
 """
+_LOGGING_2 = """appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d | %-5p | %m%n
+rootLogger.level=INFO
+rootLogger.appenderRef.console.ref=console
+"""
+"""The same for log4j 2, which a fetched broker has."""
 
 
 class ActiveMQ(ShellSystem):
@@ -60,6 +69,7 @@ class ActiveMQ(ShellSystem):
 
     name = "activemq"
     packages = ("activemq",)
+    fetched, packaged, fetched_packages = "activemq", True, ("default-jre-headless",)
     port = STOMP_PORT
     max_nodes = 2
     leading_roles, joined_roles = ("master",), ("slave",)
@@ -68,6 +78,7 @@ class ActiveMQ(ShellSystem):
     )
     options = (
         BINARY,
+        version_option("activemq", "that of Debian's package activemq"),
         Option("mode", SINGLE, "one broker, or a master and a slave with a store in common", (SINGLE, PAIR)),
         Option("sync", "always", "journalDiskSyncStrategy: when the journal is synced",
                ("always", "periodic", "never")),
@@ -112,15 +123,20 @@ class ActiveMQ(ShellSystem):
                                 sync=machine.option("sync"), interval=machine.option("sync_interval"),
                                 keep_alive=keep_alive, retry=machine.option("lock_retry"),
                                 address=machine.address, port=self.port)  # fmt: skip
-        return {"activemq.xml": broker, "log4j.properties": _LOGGING}
+        return {"activemq.xml": broker, "log4j.properties": _LOGGING_2 if machine.option(VERSION) else _LOGGING}
 
     def command(self, machine: Machine, program: str) -> Sequence[str]:
         """Return the command: Java, with little memory and few threads."""
+        log = f"file:{machine.folder}/log4j.properties"
+        home, logging = HOME, f"-Dlog4j.configuration={log}"
+        main = ["-jar", machine.binary(f"{HOME}/bin/activemq.jar")]
+        if machine.option(VERSION):
+            home, logging = machine.fetched, f"-Dlog4j.configurationFile={log}"
+            main = ["-cp", f"{home}/libs/*", "org.apache.activemq.console.command.ShellCommand"]
         return [
-            "java", f"-Xmx{machine.option('memory')}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            f"-Dlog4j.configuration=file:{machine.folder}/log4j.properties",
-            f"-Dactivemq.home={HOME}", f"-Dactivemq.base={machine.folder}", f"-Dactivemq.data={machine.data}",
-            "-jar", machine.binary(f"{HOME}/bin/activemq.jar"), "start", f"xbean:file:{machine.folder}/activemq.xml",
+            "java", f"-Xmx{machine.option('memory')}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", logging,
+            f"-Dactivemq.home={home}", f"-Dactivemq.base={machine.folder}", f"-Dactivemq.data={machine.data}",
+            *main, "start", f"xbean:file:{machine.folder}/activemq.xml",
         ]  # fmt: skip
 
     async def status(self, machine: Machine) -> NodeStatus:
