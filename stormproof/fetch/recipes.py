@@ -47,10 +47,9 @@ class Recipe:
 
     def pinned_versions(self) -> tuple[str, ...]:
         """Return all pinned versions, in order of their names."""
-        begin, end = f"{self.name}-", f".{self._endings[0]}"
-        names = (each.name for each in (_OURS / "lock").iterdir())
-        return tuple(sorted(name.removeprefix(begin).removesuffix(end) for name in names
-                            if name.startswith(begin) and name.endswith(end)))  # fmt: skip
+        lock = re.compile(rf"{re.escape(self.name)}-(\d.*)\.{self._endings[0]}")  # joram-ha is no version of joram
+        found = (lock.fullmatch(each.name) for each in (_OURS / "lock").iterdir())
+        return tuple(sorted(match[1] for match in found if match))
 
     @property
     def _endings(self) -> tuple[str, ...]:
