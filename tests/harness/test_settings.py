@@ -59,6 +59,16 @@ def test_mistakes_are_named(changed: dict[str, Any], message: str) -> None:
         make_test(**{**PLAIN, **changed})
 
 
+def test_a_setting_of_the_other_library_is_refused() -> None:
+    pytest.importorskip("aiokafka")
+    pytest.importorskip("confluent_kafka")
+    kafka = {**PLAIN, "system": "kafka", "workload": "log"}
+    for settings in ({"idempotence": "false"}, {"idempotence": "true", "library": "librdkafka"}):
+        make_test(**{**kafka, "settings": settings})
+    with pytest.raises(UsageError, match=r"^--set repeats=True needs --set library=librdkafka$"):
+        make_test(**{**kafka, "settings": {"repeats": "yes"}})
+
+
 def test_options_take_the_type_of_their_default() -> None:
     declared = [Option("a", 1, ""), Option("b", 1.0, ""), Option("c", False, ""), Option("d", "x", "")]
     assert convert_options(declared, {"a": "2", "b": "3", "c": "yes"}) == {"a": 2, "b": 3.0, "c": True, "d": "x"}

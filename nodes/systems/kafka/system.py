@@ -16,6 +16,7 @@ from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import UsageError
 from stormproof.fetch.systems import version_option
 from stormproof.node_logs import LogLine, parse_dated
 from stormproof.protocol_system import ProtocolSystem
@@ -94,6 +95,15 @@ class Kafka(ProtocolSystem):
     def protocol_of(self, options: Mapping[str, Any]) -> ProtocolClient:
         """Return the client by the library that a test names."""
         return LIBRARIES[str(options.get("library", "aiokafka"))]
+
+    def check(self, test: Test, demands: Demands) -> None:
+        """Raise UsageError if the clients' package is missing, or if a setting belongs to the other library."""
+        super().check(test, demands)
+        known = {option.name for option in self.protocol_of(test.options).options}
+        for option in LIBRDKAFKA.options:
+            value = test.options[option.name]
+            if option.name not in known and value != option.default:
+                raise UsageError(f"--set {option.name}={value} needs --set library=librdkafka")
 
     def topology(self, test: Test, demands: Demands) -> Topology:
         """Return the machines: brokers, and controllers if they run apart."""
