@@ -21,6 +21,7 @@ import java.util.logging.Logger;
 import javax.jms.BytesMessage;
 import javax.jms.Connection;
 import javax.jms.DeliveryMode;
+import javax.jms.InvalidDestinationException;
 import javax.jms.JMSException;
 import javax.jms.Message;
 import javax.jms.MessageConsumer;
@@ -241,6 +242,9 @@ public class Client {
             answer.put("id", request.get("id").getAsLong());
             try {
                 answer.put("ok", client.carryOut(op, request));
+            } catch (InvalidDestinationException error) { // the server's answer: it has no such queue
+                answer.put("fail", error.toString());
+                answer.put("missing", true);
             } catch (Exception error) {
                 answer.put(op.equals("connect") ? "fail" : "error", error.toString()); // a connect changes no queue
             }

@@ -21,6 +21,7 @@ from stormproof.errors import StormproofError
 
 SOURCE = Path(__file__).with_name("Client.java")
 INSTALL = "apt-get install default-jdk-headless"
+ANSWER_SECONDS = 2.0
 PROBE_SECONDS = 1.0
 """The time limit for a TCP connection to a server, before a client's program starts for it."""
 CREATE_SECONDS = 60.0
@@ -73,6 +74,21 @@ def compiled(jars: str) -> Path:
 def command(jars: str) -> list[str]:
     """Return the command of the program."""
     return [*_JAVA, "-cp", f"{compiled(jars)}:{jars}/*", "Client"]
+
+
+async def answers(host: str, port: int) -> None:
+    """Wait until a server has closed a connection on which it gets nothing but its end: its program works.
+
+    Raises:
+        OSError, TimeoutError: it does not accept the connection, or does not answer.
+    """
+    async with asyncio.timeout(ANSWER_SECONDS):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write_eof()
+            await reader.read()
+        finally:
+            writer.close()
 
 
 async def create(

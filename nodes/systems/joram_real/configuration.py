@@ -26,7 +26,9 @@ _LOGGING = """handlers=java.util.logging.ConsoleHandler
 java.util.logging.ConsoleHandler.level=FINE
 java.util.logging.ConsoleHandler.formatter=java.util.logging.SimpleFormatter
 java.util.logging.SimpleFormatter.format=%1$tFT%1$tT.%1$tL %4$s %3$s - %5$s%6$s%n
-org.jgroups.protocols.pbcast.GMS.level=FINE
+"""
+_VIEWS = """org.jgroups.protocols.pbcast.GMS.level=FINE
+fr.dyade.aaa.agent.AgentServer.level=SEVERE
 """
 
 
@@ -47,9 +49,9 @@ def servers_xml(servers: Mapping[str, str], cluster: bool) -> str:
     return f'<?xml version="1.0"?>\n<config>\n{domain}{inside}</config>\n'
 
 
-def logging_properties() -> str:
-    """Return the configuration of logs: JGroups reports each view."""
-    return _LOGGING
+def logging_properties(cluster: bool) -> str:
+    """Return the configuration of logs: replicas report each view, and not that they have started."""
+    return _LOGGING + _VIEWS if cluster else _LOGGING
 
 
 def magic_map(jars: str) -> str:

@@ -30,7 +30,7 @@ from stormproof.test import Test
 
 SINGLE, FORWARD, CLUSTERED, HA = "single", "store-and-forward", "clustered", "ha"
 """Values of the option ``mode``."""
-MASTER, SLAVE, SECOND = "master", "slave", "second master"
+UP, MASTER, SLAVE, SECOND = "up", "master", "slave", "second master"
 FORWARD_SECONDS = 20.0
 """The time within which servers that were cut off from each other have exchanged their messages: the longest pause
 between their attempts is 10 s (WDRetryPeriod2)."""
@@ -38,6 +38,7 @@ _JMS = "JMS 1.1, 4.4.10 and 4.4.11"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}) [A-Z]+ \S+ - (.*)")
 _VIEW = re.compile(r"\[local_addr=([\d.]+):\d+\] view is (?:MergeView::)?\[[\d.]+:\d+\|(\d+)\] \[([^\]]*)\]")
 """A view of JGroups: the own address, the view's number, and its members."""
+_STARTED = re.compile(r"AgentServer#\d+, started at ")
 _BAD_VIEW = "Bad view for coordinator"
 
 
@@ -132,7 +133,7 @@ class JoramReal(ShellSystem):
         addresses = {name: machine.address_of(name) for name in machine.replicas}
         ha = machine.option("mode") == HA
         found = {"a3servers.xml": configuration.servers_xml(addresses, ha),
-                 "logging.properties": configuration.logging_properties()}  # fmt: skip
+                 "logging.properties": configuration.logging_properties(ha)}  # fmt: skip
         return (
             {**found, "jg-magic-map.xml": configuration.magic_map(self._jars(machine.cluster.test.options))}
             if ha
@@ -167,7 +168,8 @@ class JoramReal(ShellSystem):
         """Return the status. A server lets clients in; of replicas, the master does, and the others refuse them."""
         ha = machine.option("mode") == HA
         try:
-            found = await super().status(machine)
+            await client.answers(machine.address, self.port)
+            found = NodeStatus(machine.name, reachable=True, role=UP, serving=True)
         except ConnectionRefusedError:
             if not ha or (await machine.cluster.backend.process(machine.name, MAIN)).state != RUNNING:
                 raise
@@ -250,11 +252,13 @@ class JoramReal(ShellSystem):
         return parse_dated(line, _LINE, "%Y-%m-%dT%H:%M:%S.%f")
 
     def role_change(self, text: str) -> RoleChange | None:
-        """Parse a view, whose first member is the coordinator, or what a master says to a view that has another one: it
-        stays master."""
+        """Parse a view, whose first member is the coordinator; what a master says to a view that has another one: it
+        stays master; or the end of the start of a server that is no replica."""
         match = _VIEW.search(text)
         if match is None:
-            return RoleChange(SECOND, serving=True, leads=True) if _BAD_VIEW in text else None
+            if _BAD_VIEW in text:
+                return RoleChange(SECOND, serving=True, leads=True)
+            return RoleChange(UP, serving=True) if _STARTED.match(text) else None
         leads = _members(match[3])[0] == match[1]
         return RoleChange("coordinator" if leads else SLAVE, group=match[2], serving=True, leads=leads)
 
