@@ -91,7 +91,7 @@ class WriteStore:
     def __init__(self, root: Path, trash: Path, rng: random.Random) -> None:
         self.root, self._trash, self._rng = root, trash, rng
         self._unsynced: dict[int, _Unsynced] = {}
-        self._names: list[tuple[float, Callable[[], None]]] = []
+        self._names: list[tuple[float, tuple[Callable[[], None], ...]]] = []
         """When each change of names was made, in seconds of the monotonic clock, and what reverses it."""
         self._deleted: list[Path] = []
         self._numbers = 0
@@ -182,10 +182,12 @@ class WriteStore:
         """Rename atomically, replacing any file of the new name."""
         source, target = self.path(old), self.path(new)
         replaced = target.lstat() if os.path.lexists(target) else None
-        if replaced is None or stat.S_ISDIR(replaced.st_mode):
+        if replaced is None:
             source.rename(target)
-            if replaced is not None:
-                self._renamed(lambda: _make_folder(target, replaced))
+            self._renamed(lambda: _move(target, source))
+        elif stat.S_ISDIR(replaced.st_mode):
+            source.rename(target)
+            self._renamed(lambda: _move(target, source), lambda: _make_folder(target, replaced))
         elif os.path.samestat(replaced, source.lstat()):
             return  # Both are names of one file: rename(2) does nothing.
         else:
@@ -193,8 +195,7 @@ class WriteStore:
             os.link(target, kept, follow_symlinks=False)
             self._deleted.append(kept)
             source.rename(target)
-            self._renamed(lambda: _move(kept, target))
-        self._renamed(lambda: _move(target, source))
+            self._renamed(lambda: _move(target, source), lambda: _move(kept, target))
 
     def sync_names(self) -> None:
         """Make all changes of names durable."""
@@ -209,8 +210,9 @@ class WriteStore:
             if found.st_nlink == 1:
                 self._forget(found.st_ino)
 
-    def _renamed(self, reverse: Callable[[], None]) -> None:
-        """Record a change of names."""
+    def _renamed(self, *reverse: Callable[[], None]) -> None:
+        """Record a change of names, which is on the disk as a whole or not at all; ``reverse`` are the steps that
+        reverse it."""
         self._names.append((time.monotonic(), reverse))
 
     def write_back(self, until: float) -> None:
@@ -246,8 +248,9 @@ class WriteStore:
         for number in list(self._unsynced):
             self._forget(number)
         durable = self._rng.randrange(len(self._names) + 1) if luck == SOME else 0
-        for _, reverse in reversed(self._names[durable:]):
-            reverse()
+        for _, steps in reversed(self._names[durable:]):
+            for step in steps:
+                step()
         self.sync_names()
         return count
 

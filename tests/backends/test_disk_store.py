@@ -199,6 +199,28 @@ def test_a_file_that_is_replaced_is_there_old_or_new(store: WriteStore) -> None:
     assert not list((store.root.parent / "deleted").iterdir()), "what was replaced for good takes no room"
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_never_takes_both_the_old_and_the_new(tmp_path: Path, seed: int) -> None:
+    """rename(2) is atomic: one of the two files has the name."""
+    store = make_store(tmp_path, seed)
+    os.close(synced(store, "/config", b"old"))
+    os.close(synced(store, "/config.new", b"new"))
+    store.rename("/config.new", "/config")
+    store.lose(SOME)
+    assert content(store, "config") in (b"old", b"new")
+
+
+def test_a_write_back_takes_a_rename_as_a_whole(store: WriteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1.0, 1.0, 1.0, 1.0, 2.0, 3.0])  # of two creations and writes, and of the rename
+    monkeypatch.setattr(disk_store.time, "monotonic", lambda: next(times))
+    os.close(synced(store, "/config", b"old"))
+    os.close(synced(store, "/config.new", b"new"))
+    store.rename("/config.new", "/config")
+    store.write_back(2.5)
+    store.lose(NOTHING)
+    assert content(store, "config") == b"new"
+
+
 def test_what_was_deleted_comes_back_with_its_last_synced_content(store: WriteStore) -> None:
     fd = synced(store, "/file", b"kept")
     store.write(fd, b"lost", 4)
