@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stormproof.caches import cache_dir
-from stormproof.errors import StormproofError
+from stormproof.errors import StormproofError, UsageError
 from stormproof.fetch.recipes import Recipe, demand_version, recipe
 
 BROKERS = "brokers"
@@ -80,11 +80,13 @@ def cache() -> Path:
 
 
 def versions_there(name: str) -> list[Fetched]:
-    """Return the complete versions of a broker in the cache."""
+    """Return the complete versions of a broker in the cache; folders of other names are the user's own."""
+    found: list[Fetched] = []
     with contextlib.suppress(OSError):
-        return [each for path in sorted((cache() / name).iterdir()) if not path.name.startswith(".") and path.is_dir()
-                and path.name[:1].isdigit() and (each := Fetched(name, path.name)).manifest()]
-    return []
+        for path in sorted((cache() / name).iterdir()):
+            with contextlib.suppress(UsageError):
+                found.append(Fetched(name, path.name))
+    return [each for each in found if each.manifest()]
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from harness.backends.system_probe import probe_clients
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import StormproofError, UsageError
-from stormproof.fetch.fetched import MANIFEST, Fetched, sha256_of
+from stormproof.fetch.fetched import MANIFEST, Fetched, sha256_of, versions_there
 from stormproof.fetch.fetching import fetch
 from stormproof.fetch.maven import demand_same, unpack
 from stormproof.fetch.recipes import recipe
@@ -212,6 +212,14 @@ def test_every_pinned_version_is_listed(double: Path) -> None:
     assert etcd == dict.fromkeys(recipe("etcd").pinned_versions(), "") and len(etcd) > 1
     assert {each["trouble"].partition(",")[0] for each in listed if each["client"] == "mvn"} == {
         "Maven 3.6.3 or newer is needed"}  # fmt: skip
+
+
+def test_a_folder_of_the_users_own_is_not_listed(double: Path) -> None:
+    for name in ("4.3.1 copy", "4.2.0", "old"):
+        folder = Fetched("kafka").path.with_name(name)
+        folder.mkdir(parents=True)
+        (folder / MANIFEST).write_text('{"bytes": 1}')
+    assert versions_there("kafka") == [Fetched("kafka", "4.2.0")]
 
 
 def test_a_packaged_system_fetches_on_request_alone() -> None:
