@@ -43,7 +43,7 @@ public class Client {
     RequestMultiplexer link;
     JsonObject options;
     String host, login, password;
-    int port, place;
+    int port, place, turn;
     Session sending;
     MessageProducer producer;
     final List<Taking> free = new ArrayList<>();
@@ -99,10 +99,10 @@ public class Client {
         return result;
     }
 
-    /** Return a queue by its name; of a clustered one its element on this client's server. */
-    Queue queue(JsonObject request) {
+    /** Return a queue by its name; of a clustered one the element on the server `place`. */
+    Queue queue(JsonObject request, int place) {
         JsonArray elements = elements(request);
-        return new Named(elements.get(elements.size() == 1 ? 0 : place).getAsString());
+        return new Named(elements.get(place % elements.size()).getAsString());
     }
 
     JsonArray elements(JsonObject request) {
@@ -112,14 +112,16 @@ public class Client {
     Object send(JsonObject request) throws Exception {
         BytesMessage message = sending.createBytesMessage();
         message.writeBytes(bytes(request.get("body")));
-        producer.send(queue(request), message, DeliveryMode.PERSISTENT, 4, 0);
+        producer.send(queue(request, place), message, DeliveryMode.PERSISTENT, 4, 0);
         return answered(null);
     }
 
+    /** Take from the element on this client's server, or, after a take that got nothing, from the next one: elements
+     * hand messages to each other under load alone (ClusterQueue: consumThreshold, producThreshold). */
     Object take(JsonObject request) throws Exception {
         if (free.isEmpty()) free.add(new Taking(connection.createSession(true, 0)));
         Taking taking = free.get(free.size() - 1);
-        Queue queue = queue(request);
+        Queue queue = queue(request, place + turn);
         MessageConsumer consumer = taking.consumers.get(queue.getName());
         if (consumer == null) {
             consumer = taking.session.createConsumer(queue);
@@ -127,7 +129,10 @@ public class Client {
         }
         Message message = consumer.receive(Math.max(1, Math.round(request.get("timeout").getAsDouble() * 1000)));
         answered(null);
-        if (message == null) return null;
+        if (message == null) {
+            turn++;
+            return null;
+        }
         free.remove(taking);
         String delivery = Integer.toString(++deliveries);
         held.put(delivery, taking);

@@ -62,7 +62,7 @@ class JoramReal(ShellSystem):
     port = configuration.CLIENT_PORT
     max_nodes = 5
     no_attaching = "its clients know queues by identifiers, which only the run that created them has"
-    leading_roles, joined_roles = (MASTER,), (SLAVE,)
+    leading_roles, joined_roles = (MASTER,), (SLAVE, UP)
     defaults: Mapping[str, Any] = {"start_timeout": 120.0, "open_timeout": 8.0, "round_pause": 0.2}
     """Programs in Java take their time to start on a busy machine, clients too; and most replicas refuse clients."""
     guarantees = (Guarantee("order", NOT_PROMISED, _JMS, "what is delivered again comes late"),)
