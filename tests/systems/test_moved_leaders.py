@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from system_runs import run_of
 
 from nemesis.move_leader import MoveLeaderFault
+from nodes.systems.etcd.system import ETCD
+from stormproof.contracts.cluster import NodeStatus
+from stormproof.errors import BackendError
 from stormproof.history.ledger import read_ledger
 
 NAME = MoveLeaderFault.name
@@ -36,3 +41,16 @@ def test_another_node_leads_afterwards(
     assert found["after"][name] != found["before"][name] and window.targets == (found["before"][name],)
     if exact:
         assert found["after"] == found["asked"]
+
+
+@pytest.mark.parametrize(("roles", "why"), [
+    ({"n1": "looking", "n2": "follower"}, "nobody leads"), ({"n1": "leader", "n2": ""}, "n2 does not answer"),
+])  # fmt: skip
+async def test_etcd_says_why_no_leader_was_moved(roles: dict[str, str], why: str) -> None:
+    async def statuses() -> list[NodeStatus]:
+        return [NodeStatus(node, bool(role), role, detail={"member": node} if role else None)
+                for node, role in roles.items()]  # fmt: skip
+
+    cluster: Any = SimpleNamespace(statuses=statuses)
+    with pytest.raises(BackendError, match=f"^{why}$"):
+        await ETCD.move_leader(cluster, "", "n2")

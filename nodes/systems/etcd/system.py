@@ -12,6 +12,7 @@ from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange
 from stormproof.contracts.workload_requirements import Demands
+from stormproof.errors import BackendError
 from stormproof.fetch.systems import VERSION, version_option
 from stormproof.node_logs import LogLine, parse_time
 from stormproof.shell_system import BINARY, Machine, ShellCluster, ShellSystem
@@ -93,14 +94,21 @@ class Etcd(ShellSystem):
         return all(status.serving for status in statuses) and len(leaders) == 1
 
     async def move_leader(self, cluster: ShellCluster, name: str, node: str) -> None:
-        """Ask the leader to hand over to a member (``Maintenance.MoveLeader``)."""
+        """Ask the leader to hand over to a member (``Maintenance.MoveLeader``).
+
+        Raises:
+            BackendError: nobody leads, or the member does not answer. Exception: the leader refused.
+        """
         statuses = {status.node: status for status in await cluster.statuses()}
-        leader = next(status for status in statuses.values() if status.role == "leader")
-        machine = cluster.machine(leader.node)
+        leader = next((status.node for status in statuses.values() if status.role == "leader"), None)
+        member = (statuses[node].detail or {}).get("member")
+        if leader is None or member is None:
+            raise BackendError(f"{node} does not answer" if leader else "nobody leads")
+        machine = cluster.machine(leader)
         client = http_client(machine.address, machine.port)
         try:
             await log_in(client, machine.credentials)
-            await ask(client, "maintenance/transfer-leadership", {"targetID": (statuses[node].detail or {})["member"]})
+            await ask(client, "maintenance/transfer-leadership", {"targetID": member})
         finally:
             await client.aclose()
 
