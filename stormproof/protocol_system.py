@@ -95,7 +95,7 @@ class ProtocolSystem(ShellSystem):
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the objects that the workload uses, by the protocol."""
-        await self.protocol.prepare(self.setup(cluster))
+        await self.protocol_of(cluster.test.options).prepare(self.setup(cluster))
 
     async def leaders(self, cluster: ShellCluster) -> Mapping[str, str]:
         """Return the leader of each object, if the protocol tells it."""

@@ -167,6 +167,12 @@ class LibrdkafkaConnection:
         self._transmitted.append(sum(part["txmsgs"] for topic in topics for part in topic["partitions"].values()))
 
 
+def check_idempotence(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for settings that all libraries refuse."""
+    if options.get("idempotence") == "true" and options.get("acks") == "1":
+        raise UsageError("idempotence=true needs acks=all: producers refuse any other value")
+
+
 def _repeats(options: Mapping[str, Any]) -> bool:
     return bool(options["repeats"]) or options["idempotence"] == "true"
 
@@ -210,14 +216,13 @@ class Librdkafka(Kafka):
         Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests",
                ("false", "true")),
         Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
-        Option("socket_timeout_ms", 1000, "socket.timeout.ms: silence after which the library repeats; its default is "
-               "60000", least=10),
+        Option("socket_timeout_ms", 1000, "socket.timeout.ms (in Java request.timeout.ms): silence after which the "
+               "library repeats; its default is 60000 (30000)", least=10),
     )  # fmt: skip
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError if the library refuses the settings."""
-        if options.get("idempotence") == "true" and options.get("acks") == "1":
-            raise UsageError("idempotence=true needs acks=all: librdkafka refuses any other value")
+        check_idempotence(options)
 
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection in this process, for the program that is in the client place."""

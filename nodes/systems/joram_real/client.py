@@ -3,77 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stormproof.caches import cache_dir
+from stormproof.clients import java
 from stormproof.clients.exec import connect_values, program_connection
 from stormproof.clients.program import QUEUES, Hello, Program
 from stormproof.contracts.client import Delivery, NotDone
 from stormproof.contracts.protocol_client import BrokerSetup
-from stormproof.errors import StormproofError
 
 SOURCE = Path(__file__).with_name("Client.java")
-INSTALL = "apt-get install default-jdk-headless"
 ANSWER_SECONDS = 2.0
 PROBE_SECONDS = 1.0
 """The time limit for a TCP connection to a server, before a client's program starts for it."""
 CREATE_SECONDS = 60.0
 """The time limit for the creation of queues: the servers' first work, on a busy machine."""
-_JAVA = ("java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_RELEASE = "11"
-"""The oldest Java that runs the program."""
 
 
-def missing_compiler() -> str:
-    """Return what this machine lacks to compile and run the program; empty: nothing."""
-    absent = next((name for name in ("javac", "java") if shutil.which(name) is None), "")
-    return f"its clients are in Java, and {absent} is not installed; run: {INSTALL}" if absent else ""
-
-
-def compiled(jars: str) -> Path:
-    """Return the folder of the program's classes for the JORAM in the folder ``jars``; compile them unless they are in
-    the user's cache.
-
-    Raises:
-        StormproofError: it can't be compiled.
-    """
-    names = sorted(path.name for path in Path(jars).glob("*.jar"))
-    digest = hashlib.sha256("\0".join([_RELEASE, SOURCE.read_text(encoding="utf-8"), *names]).encode()).hexdigest()
-    base = cache_dir()
-    if base is None:
-        raise StormproofError("no folder for compiled clients: set XDG_CACHE_HOME to a folder of yours")
-    folder = base / "clients" / f"joram-{digest[:16]}"
-    if folder.is_dir():
-        return folder
-    if trouble := missing_compiler():
-        raise StormproofError(f"joram-real: {trouble}")
-    folder.parent.mkdir(exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".joram-") as draft:
-        classes = Path(draft) / "classes"
-        done = subprocess.run(
-            ["javac", "--release", _RELEASE, "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(classes),
-             str(SOURCE)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
-        if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["nothing"])[0]
-            raise StormproofError(f"joram-real: javac can't compile its client with the jars in {jars}: {said}")
-        try:
-            os.rename(classes, folder)  # noqa: PTH104 (Path.rename is the same)
-        except OSError:
-            if not folder.is_dir():  # another process was faster
-                raise
-    return folder
-
-
-def command(jars: str) -> list[str]:
+def command(jars: str) -> Sequence[str]:
     """Return the command of the program."""
-    return [*_JAVA, "-cp", f"{compiled(jars)}:{jars}/*", "Client"]
+    return java.command("joram-real", SOURCE, jars, "64m")
 
 
 async def answers(host: str, port: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from nodes.systems.joram_real import client, configuration
 from nodes.systems.joram_real.configuration import FD, OWN_STACK
+from stormproof.clients import java
 from stormproof.contracts.backend import RUNNING, Credentials
 from stormproof.contracts.brought_folders import BringsFolders
 from stormproof.contracts.client import QueueConnection
@@ -100,14 +101,14 @@ class JoramReal(ShellSystem):
             raise UsageError(f"--set sync=true does not go with --set mode={HA}: its replicas store nothing")
         if int(test.options["expected"]) > len(test.node_names):
             raise UsageError(f"--set expected={test.options['expected']}: there are {len(test.node_names)} replicas")
-        if trouble := client.missing_compiler():
+        if trouble := java.missing_compiler():
             raise UsageError(f"joram-real: {trouble}")
 
     def bring(self, test: Test, tell: Teller, show: Teller) -> None:
         """Bring JORAM, and compile the clients' program."""
         super().bring(test, tell, show)
         show("compiling the client")
-        client.compiled(self._jars(test.options))
+        client.command(self._jars(test.options))
 
     def clients_in_places(self, test: Test) -> bool:
         """Return that clients are programs."""

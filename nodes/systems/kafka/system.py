@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from nodes.systems.kafka.java_client import JARS, KAFKA_JAVA, command
 from stormproof.clients.kafka import BROKER_PORT, views
 from stormproof.clients.kafka import KAFKA as KAFKA_CLIENT
 from stormproof.clients.kafka_librdkafka import KAFKA_LIBRDKAFKA, LIBRDKAFKA
@@ -17,6 +19,7 @@ from stormproof.contracts.system import RoleChange
 from stormproof.contracts.topology import Helper, Topology
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
+from stormproof.fetch.fetching import Teller
 from stormproof.fetch.systems import version_option
 from stormproof.node_logs import LogLine, parse_dated
 from stormproof.protocol_system import ProtocolSystem
@@ -55,7 +58,8 @@ _LINE = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3})\] \w+ (.*)")
 _LEADS = re.compile(r"\[Broker id=\d+\] (Leader|Follower) (\S+)-0 .*starts at leader epoch (\d+)")
 
 
-LIBRARIES: Mapping[str, ProtocolClient] = {"aiokafka": KAFKA_CLIENT, "librdkafka": KAFKA_LIBRDKAFKA}
+LIBRARIES: Mapping[str, ProtocolClient] = {"aiokafka": KAFKA_CLIENT, "librdkafka": KAFKA_LIBRDKAFKA,
+                                           "java": KAFKA_JAVA}  # fmt: skip
 
 
 class Kafka(ProtocolSystem):
@@ -71,7 +75,7 @@ class Kafka(ProtocolSystem):
     port = BROKER_PORT
     max_nodes = 5
     defaults: Mapping[str, Any] = {"logs": 3, "producers": 9, "op_timeout": 2.0, "read_copies": False,
-                                   "start_timeout": 120.0}  # a JVM takes its time on a busy machine
+                                   "start_timeout": 120.0, "open_timeout": 6.0}  # JVMs start slowly
     """Each of three brokers leads one log. Beside each are three producers: one that appends to a broker that is cut
     off waits until its time is up, and others are to go on meanwhile."""
     options: tuple[Option, ...] = (
@@ -81,13 +85,13 @@ class Kafka(ProtocolSystem):
                (COMBINED, APART)),
         Option("broker_session_timeout_ms", 3000, "broker.session.timeout.ms: silence after which a broker counts as "
                "gone; Kafka's default is 9000", least=100),
-        Option("library", "aiokafka", "the clients' library; librdkafka has no queues here", tuple(LIBRARIES)),
+        Option("library", "aiokafka", "the clients' library; java: Kafka's own", tuple(LIBRARIES)),
         Option("replica_lag_time_max_ms", 3000, "replica.lag.time.max.ms: lag after which a replica leaves the in-sync "
                "ones; Kafka's default is 30000", least=100),
     )  # fmt: skip
 
     def __init__(self) -> None:
-        """Take what both libraries declare."""
+        """Take what all libraries declare."""
         super().__init__()
         own = {option.name for option in self.options}
         self.options = (*self.options, *(option for option in LIBRDKAFKA.options if option.name not in own))
@@ -97,13 +101,26 @@ class Kafka(ProtocolSystem):
         return LIBRARIES[str(options.get("library", "aiokafka"))]
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raise UsageError if the clients' package is missing, or if a setting belongs to the other library."""
+        """Raise UsageError if the clients' package is missing, or if a setting belongs to another library."""
         super().check(test, demands)
         known = {option.name for option in self.protocol_of(test.options).options}
         for option in LIBRDKAFKA.options:
             value = test.options[option.name]
             if option.name not in known and value != option.default:
-                raise UsageError(f"--set {option.name}={value} needs --set library=librdkafka")
+                others = " or ".join(name for name, each in LIBRARIES.items() if option in each.options)
+                raise UsageError(f"--set {option.name}={value} needs --set library={others}")
+
+    def bring(self, test: Test, tell: Teller, show: Teller) -> None:
+        """Bring Kafka, and compile the clients' program if they need it."""
+        super().bring(test, tell, show)
+        if test.options["library"] == "java":
+            show("compiling the client")
+            command(self._jars(test.options))
+
+    def _jars(self, options: Mapping[str, Any]) -> str:
+        """Return the folder of Kafka's jars on this machine."""
+        wanted = self.fetched_version(options)
+        return str((wanted.path if wanted else Path(options[BINARY.name])) / "libs")
 
     def topology(self, test: Test, demands: Demands) -> Topology:
         """Return the machines: brokers, and controllers if they run apart."""
@@ -173,7 +190,8 @@ class Kafka(ProtocolSystem):
         """Return the cluster as the client sees it. Replicas of topics are assigned in turn, so that each broker leads
         some."""
         found = super().setup(cluster)
-        return found if cluster.attached else replace(found, options={**found.options, "assigned": True})
+        options = {**found.options, JARS: self._jars(cluster.test.options), "assigned": not cluster.attached}
+        return replace(found, options=options)
 
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the topics, and sync them to disk: faults are to hit the load, not this preparation."""
