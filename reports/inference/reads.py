@@ -71,8 +71,12 @@ def _stale(read: ShownOperation, writes: Sequence[ShownOperation]) -> StaleRead 
 
 def _circumstances(node: str, worst: StaleRead, text: str, facts: Facts) -> Cause:
     time, late = worst.read.start, elapsed(worst.seconds)
-    for fault, others in cuts_of(node, facts):
-        if struck(fault) <= time <= over(fault) + _JUST_S:
+    leader = led_among(frozenset(facts.names) - {node}, worst.read.key, time - 1, time, facts)
+    cuts = [(fault, others) for fault, others in cuts_of(node, facts) if struck(fault) <= time <= over(fault) + _JUST_S]
+    for fault, others in cuts:
+        # From a majority with the nodes that had the newer value, a node is not cut off.
+        few = len(facts.names) - len(others) <= len(facts.names) // 2
+        if few or others & {worst.newer.node, leader.node if leader is not None else None}:
             when = "while" if time <= over(fault) else "shortly after"
             return Cause("stale-cut-off", f"{text} {node} was cut off from {listed(sorted(others))} ({span(fault)}).",
                          inferred=f"{node} answered from its own state, which was {late} behind, {when} it was cut off "
@@ -81,10 +85,12 @@ def _circumstances(node: str, worst: StaleRead, text: str, facts: Facts) -> Caus
         if struck(fault) <= time <= over(fault) + _JUST_S:
             return Cause("stale-suspended", f"{text} {node} was suspended ({span(fault)}).", inferred=(
                 f"{node} answered from its own state, which was {late} behind after its suspension."))
-    leader = led_among(frozenset(facts.names) - {node}, worst.read.key, time - 1, time, facts)
     if leader is not None:
         return Cause("stale-follower", f"{text} {leader.node} led since {leader.since:.3f} s, {leader.by}.", inferred=(
             f"{node}, which did not lead, answered from a state that was {late} behind."))
+    if cuts:
+        (fault, others), *_ = cuts
+        return Cause("stale", f"{text} {node} was cut off from {listed(sorted(others))} alone ({span(fault)}).")
     return Cause("stale", f"{text} No fault of {node} was in force.")
 
 

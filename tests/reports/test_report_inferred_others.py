@@ -131,6 +131,23 @@ def test_a_stale_read_at_a_node_that_was_cut_off(tmp_path: Path) -> None:
     )
 
 
+def test_a_cut_from_a_minority_without_the_newer_value_is_no_reason(tmp_path: Path) -> None:
+    run = registers(SEEN).fault("partition", 4.0, 9.0, "n3", cut=("n1", "n2"))
+    cause = only(stale(run, tmp_path))
+    assert (cause.code, cause.inferred) == ("stale", "")
+    assert cause.sentence.endswith("n1 was cut off from n3 alone (partition one #0, 4.000 to 9.000 s).")
+    cause = only(stale(run.role("n2", 0.1, "leader", True), tmp_path / "led"))
+    assert (cause.code, cause.inferred) == (
+        "stale-follower", "n1, which did not lead, answered from a state that was 0.9 s behind.")  # fmt: skip
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_cut_from_the_leader_or_the_node_that_confirmed_is_a_reason(leads: bool, tmp_path: Path) -> None:
+    run = registers(SEEN).fault("partition", 4.0, 9.0, "n3" if leads else "n2", cut=("n1",))
+    cause = only(stale(run.role("n3", 0.1, "leader", True) if leads else run, tmp_path))
+    assert cause.code == "stale-cut-off"
+
+
 @pytest.mark.parametrize(("seconds", "told"), [(0.9, "0.9 s"), (0.042, "42 ms"), (0.0004, "less than 1 ms")])
 def test_how_far_a_read_was_behind_is_never_told_as_zero(seconds: float, told: str, tmp_path: Path) -> None:
     late = replace(STALE, start=5.1 + seconds, end=5.2 + seconds)
