@@ -134,6 +134,9 @@ def test_confirmed_after_the_heal_to_clients_that_had_not_noticed(tmp_path: Path
     cause = only(run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3")).lost(tmp_path))
     assert (cause.code, "All 12 were confirmed" in cause.sentence or "confirmed all 12" in cause.sentence) == (
         "cut-off", True)  # fmt: skip
+    assert cause.inferred == (
+        "n1 confirmed them alone, or soon after the heal, and gave them up after the partition for the state of n2, "
+        "which never got them.")  # fmt: skip
 
 
 @pytest.mark.parametrize("one_way", [False, True])
