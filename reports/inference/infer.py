@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from reports.inference.copies import DIVERGENCE, MISSING, copy_causes
 from reports.inference.doubles import DOUBLES, double_causes
 from reports.inference.loss import loss_causes, no_more
 from reports.inference.offsets import OFFSETS, offset_causes, rewritten
@@ -47,6 +48,8 @@ def inferred(
         return double_causes(members, facts)
     if kind in OFFSETS:
         return offset_causes(members, facts)
+    if (members[0].check, kind) == (DIVERGENCE, MISSING):
+        return copy_causes(members, facts, operations())
     if members[0].check == WATCH_ORDER:
         return watch_causes(members, facts, operations())
     return None
