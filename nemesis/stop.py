@@ -16,6 +16,7 @@ from stormproof.contracts.system import System
 from stormproof.errors import UsageError
 from stormproof.history.ledger import UNMET
 from stormproof.test import Test
+from stormproof.text import listed
 
 GRACE = Option("stop_grace", 5.0, "seconds until a program that was asked to end is killed")
 
@@ -61,4 +62,5 @@ def grace_of(options: Mapping[str, Any]) -> float:
 
 def why_not_orderly(killed: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return why the stop of these nodes does not count."""
-    return f"{', '.join(killed)} was killed: it outlived SIGTERM by {GRACE.name}={grace_of(options):g} s"
+    were, they = ("was", "it") if len(killed) == 1 else ("were", "they")
+    return f"{listed(killed)} {were} killed: {they} outlived SIGTERM by {GRACE.name}={grace_of(options):g} s"

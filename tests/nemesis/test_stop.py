@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.backends import process
-from nemesis.stop import StopFault
+from nemesis.stop import StopFault, why_not_orderly
 from stormproof.contracts.fault import Evidence, FaultPlan
 from stormproof.errors import UsageError
 from stormproof.history.ledger import UNMET
@@ -72,3 +72,11 @@ def test_a_grace_that_is_no_time_is_refused(grace: float) -> None:
                 rate=1.0, concurrency=1, options={"stop_grace": grace})  # fmt: skip
     with pytest.raises(UsageError, match="stop_grace"):
         StopFault().check(test, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("killed", "why"), [
+    (["n1"], "n1 was killed: it outlived SIGTERM by stop_grace=2 s"),
+    (["n1", "n2"], "n1 and n2 were killed: they outlived SIGTERM by stop_grace=2 s"),
+])  # fmt: skip
+def test_who_had_to_be_killed_is_told(killed: list[str], why: str) -> None:
+    assert why_not_orderly(killed, {"stop_grace": 2.0}) == why
