@@ -41,6 +41,14 @@ class Led(NamedTuple):
     by: str
 
 
+class LedSpan(NamedTuple):
+    """``node`` led for this time, by its own log."""
+
+    node: str
+    start: float
+    end: float
+
+
 def struck(fault: FaultWindow) -> float:
     """Return when a fault took effect, in seconds of the run."""
     return (fault.start if fault.struck is None else fault.struck) / 1e9
@@ -155,6 +163,18 @@ def led_among(nodes: frozenset[str], key: int | None, since: float, until: float
                 whose = "its own" if witness == stretch.role else f"{witness}’s" if witness else "the system’s"
                 found.append(Led(stretch.role, stretch.start, f"by {whose} report"))
     return min(found, key=lambda led: led.since, default=None)
+
+
+def two_leaders(node: str, facts: Facts) -> Iterator[tuple[LedSpan, LedSpan]]:
+    """Yield the times at which a node led beside another one, which led before and after it."""
+    if facts.led_separately:
+        return
+    spans = [LedSpan(lane.node.partition(".")[0], stretch.start, stretch.end)
+             for lane in facts.roles for stretch in lane.stretches if stretch.leads]  # fmt: skip
+    for late in spans:
+        for early in spans:
+            if late.node == node != early.node and early.start < late.start and late.end < early.end:
+                yield late, early
 
 
 def keeper(node: str, key: int, time: float, facts: Facts) -> str:

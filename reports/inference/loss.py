@@ -6,6 +6,8 @@ sends of that node:
 - *cut off*: the node confirmed them while it could reach no majority, or while a node on the other side led; at least
   half of what it confirmed then, and no client received before the heal, is lost.
 - *suspended*: the same, after a suspension of the node and the lead of another one.
+- *gave way*: the node began to lead while another one led, and stopped while that one still led; at least half of what
+  it confirmed between, and no client received before, is lost.
 - *joined anew*: another node had started again; then this node ended, and the other one led. The messages confirmed
   before that start are lost, and those confirmed after it arrived.
 - *ended*: the node's programs or its power ended after the confirmations, and of what it confirmed later and before
@@ -24,6 +26,7 @@ import numpy as np
 from reports.inference.circumstances import (
     UNAWARE_S,
     Led,
+    LedSpan,
     asked_for_memory,
     complete,
     cuts_of,
@@ -41,6 +44,7 @@ from reports.inference.circumstances import (
     stopped_leading,
     stops_of,
     struck,
+    two_leaders,
 )
 from reports.inference.sends import ConfirmedSends
 from reports.narrative import fault_name, plain
@@ -162,6 +166,7 @@ def _explanations(
         yield from _cut_off(node, fault, others, mine, key, sends, lost, facts)
     for fault in stops_of(node, facts):
         yield from _stood_still(node, fault, mine, key, sends, lost, facts)
+    yield from _gave_way(node, mine, sends, lost, facts)
     for fault in ends_of(node, facts):
         yield from _joined_anew(node, fault, mine, key, sends, lost, facts)
         # Without a leader, or with another one, other nodes may have kept what this one confirmed.
@@ -243,6 +248,27 @@ def _stood_still(
                       f"state, with {_them(assigned)}, was then given up.")  # fmt: skip
 
     yield LossExplanation("stood-still", BEST, lost & inside, gone, tell)
+
+
+def _gave_way(node: str, mine: Bools, sends: ConfirmedSends, lost: Bools, facts: Facts) -> Iterator[LossExplanation]:
+    for late, early in two_leaders(node, facts):
+        repaired = _repair(node, late.start, facts)
+        gone = late.end if repaired is None else min(late.end, repaired[0])
+        inside = mine & (sends.end >= late.start) & (sends.start <= gone)
+        pool = inside & (sends.got > gone)
+        if not _share(lost & pool, pool):
+            continue
+
+        def tell(assigned: Bools, late: LedSpan = late, early: LedSpan = early, pool: Bools = pool) -> tuple[str, str]:
+            them = _them(assigned)
+            text = (f"{early.node} led from {early.start:.3f} s on, and {node}, too, from {late.start:.3f} to "
+                    f"{late.end:.3f} s, by their logs. {_confirmed((node,), sends, assigned)}. Lost of what {node} "
+                    f"confirmed in this time{_undelivered(sends)}: {_of(pool & lost, pool)}."
+                    f"{_then(node, late.end - 1, facts)}")  # fmt: skip
+            return text, (f"{node} confirmed {them} while {early.node} led, too, and its state, with {them}, was then "
+                          f"given up for that of {early.node}.")  # fmt: skip
+
+        yield LossExplanation("two-leaders", BEST, lost & inside, gone, tell)
 
 
 def _joined_anew(

@@ -3,6 +3,7 @@ from it, and what must not be said."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,34 @@ def test_a_node_that_stood_still_went_on_as_leader(tmp_path: Path) -> None:
 def test_nodes_that_agree_on_their_leader_are_no_reason(tmp_path: Path) -> None:
     run = three_nodes(*LATE, got=EARLY).fault("pause", 2.0, 2.9, "n1").led("n1", 0.5, "n1").led("n2", 0.5, "n1")
     assert unknown(run.lost(tmp_path)) == 10
+
+
+def two_that_lead(*lost: Step, got: list[Step], early_ends: bool = False) -> Recorded:
+    """n2 leads from 2.5 to 8.0 s, and n1 all along, or up to 6.0 s."""
+    run = Recorded(("n1", "n2"), [*got, *lost, *arrived(got)])
+    run.role("n1", 0.1, "active", True).role("n2", 2.5, "active", True).role("n2", 8.0, "backup", False)
+    return run.role("n1", 6.0, "backup", False) if early_ends else run
+
+
+def beside(steps: list[Step]) -> list[Step]:
+    return [replace(step, node="n2") for step in steps]
+
+
+def test_a_second_leader_whose_state_was_given_up(tmp_path: Path) -> None:
+    cause = only(two_that_lead(*beside(LATE), got=EARLY).repair("n2 was restarted", 7.9).lost(tmp_path))
+    assert cause.code == "two-leaders"
+    assert cause.inferred == ("n2 confirmed them while n1 led, too, and its state, with them, was then given up for "
+                              "that of n1.")  # fmt: skip
+    assert "n1 led from 0.100 s on, and n2, too, from 2.500 to 8.000 s, by their logs." in cause.sentence
+    assert cause.sentence.endswith("An operator's repair at 7.900 s: n2 was restarted.")
+
+
+def test_a_second_leader_whose_state_was_not_given_up(tmp_path: Path) -> None:
+    """Most of its messages arrived; or it was the other one that stopped."""
+    late = beside(LATE)
+    assert unknown(two_that_lead(*late[:2], got=[*EARLY, *late[2:]]).lost(tmp_path / "most")) == 2
+    assert unknown(two_that_lead(*late, got=EARLY, early_ends=True).lost(tmp_path / "other")) == 10
+    assert unknown(two_that_lead(*LATE, got=EARLY).lost(tmp_path / "first")) == 10
 
 
 def test_a_replica_that_joined_empty_took_over(tmp_path: Path) -> None:
