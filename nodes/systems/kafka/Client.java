@@ -10,18 +10,29 @@ import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Deque;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.AlterConfigOp.OpType;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ListShareGroupOffsetsSpec;
+import org.apache.kafka.clients.admin.SharePartitionOffsetInfo;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -29,8 +40,12 @@ import org.apache.kafka.common.InvalidRecordException;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.Metric;
 import org.apache.kafka.common.PartitionInfo;
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.config.ConfigResource.Type;
 import org.apache.kafka.common.errors.AuthorizationException;
+import org.apache.kafka.common.errors.GroupIdNotFoundException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.NotEnoughReplicasException;
 import org.apache.kafka.common.errors.RecordBatchTooLargeException;
@@ -38,7 +53,8 @@ import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** A client of Kafka, by the protocol of docs/clients.md. A log is a topic of one partition. */
+/** A client of Kafka, by the protocol of docs/clients.md. A log is a topic of one partition, a queue a topic with a
+ * share group. */
 public class Client {
     static final ObjectMapper JSON = new ObjectMapper();
     static final int ANSWER_MS = 5000, READY_MS = 1000, CONNECT_MS = 1500, FETCH_MS = 50;
@@ -50,7 +66,25 @@ public class Client {
         }
     }
 
+    /** A consumer of a queue with the one record that it has acquired and not acknowledged. */
+    static class Held {
+        final String queue;
+        final KafkaShareConsumer<byte[], byte[]> consumer;
+        final ConsumerRecord<byte[], byte[]> record;
+
+        Held(String queue, KafkaShareConsumer<byte[], byte[]> consumer, ConsumerRecord<byte[], byte[]> record) {
+            this.queue = queue;
+            this.consumer = consumer;
+            this.record = record;
+        }
+    }
+
     String server;
+    JsonNode options;
+    Admin admin;
+    final Map<String, Deque<KafkaShareConsumer<byte[], byte[]>>> idle = new HashMap<>();
+    final Map<String, Held> held = new HashMap<>();
+    int turn, deliveries;
     boolean repeats;
     KafkaProducer<byte[], byte[]> producer;
     KafkaConsumer<byte[], byte[]> reader;
@@ -64,13 +98,14 @@ public class Client {
             throw new NotDone(host + ": " + error.getMessage());
         }
         server = host + ":" + port;
-        open(request.get("options"));
+        options = request.get("options");
+        open();
         for (String kind : List.of("logs", "queues"))
             for (JsonNode topic : request.get("names").get(kind)) partitions(topic.asText());
         return null;
     }
 
-    void open(JsonNode options) {
+    void open() {
         String idempotence = options.get("idempotence").asText();
         repeats = options.get("repeats").asBoolean() || idempotence.equals("true");
         Map<String, Object> settings = common();
@@ -169,6 +204,116 @@ public class Client {
         return entries;
     }
 
+    Object send(JsonNode request) throws Exception {
+        String queue = request.get("queue").asText();
+        produce(queue, turn++ % partitions(queue).size(), request.get("body"));
+        return null;
+    }
+
+    static String group(String queue) {
+        return "stormproof-" + queue;
+    }
+
+    Object take(JsonNode request) {
+        String queue = request.get("queue").asText();
+        Deque<KafkaShareConsumer<byte[], byte[]>> free = idle.computeIfAbsent(queue, name -> new ArrayDeque<>());
+        KafkaShareConsumer<byte[], byte[]> consumer = free.isEmpty() ? member(queue) : free.pop();
+        long until = System.currentTimeMillis() + Math.round(request.get("timeout").asDouble() * 1000);
+        do {
+            long left = Math.max(1, until - System.currentTimeMillis());
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(left))) { // at most one
+                String delivery = Integer.toString(++deliveries);
+                held.put(delivery, new Held(queue, consumer, record));
+                return Map.of("delivery", delivery, "body", body(record.value()), "give_back", true);
+            }
+        } while (System.currentTimeMillis() < until);
+        free.push(consumer);
+        return null;
+    }
+
+    /** Return a new member of a queue's group, which acquires one record at a time. */
+    KafkaShareConsumer<byte[], byte[]> member(String queue) {
+        Map<String, Object> settings = consuming();
+        settings.putAll(Map.of("group.id", group(queue), "share.acknowledgement.mode", "explicit", "share.acquire.mode",
+            "record_limit", "max.poll.records", 1));
+        KafkaShareConsumer<byte[], byte[]> consumer =
+            new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        consumer.subscribe(Set.of(queue));
+        return consumer;
+    }
+
+    /** Acknowledge a record. A lost lock is no proof that nothing happened: the library may have repeated a request. */
+    Object end(JsonNode request, AcknowledgeType type) throws Exception {
+        Held ended = held.remove(request.get("delivery").asText());
+        ended.consumer.acknowledge(ended.record, type);
+        Map<TopicIdPartition, Optional<KafkaException>> answers = ended.consumer.commitSync(Duration.ofMillis(ANSWER_MS));
+        for (Map.Entry<TopicIdPartition, Optional<KafkaException>> each : answers.entrySet()) {
+            if (each.getKey().partition() != ended.record.partition()) continue;
+            if (each.getValue().isPresent()) throw each.getValue().get();
+            idle.get(ended.queue).push(ended.consumer);
+            return null;
+        }
+        throw new IllegalStateException("the library told no answer to the acknowledgement");
+    }
+
+    Admin admin() {
+        if (admin == null) {
+            Map<String, Object> settings = common();
+            settings.putAll(Map.of("request.timeout.ms", ANSWER_MS, "default.api.timeout.ms", ANSWER_MS));
+            admin = Admin.create(settings);
+        }
+        return admin;
+    }
+
+    Map<TopicPartition, SharePartitionOffsetInfo> progress(String queue) throws Exception {
+        return admin().listShareGroupOffsets(Map.of(group(queue), new ListShareGroupOffsetsSpec()))
+            .partitionsToOffsetInfo(group(queue)).get();
+    }
+
+    /** Configure the groups of queues, and begin those that have not begun, at the first record. */
+    Object prepare(JsonNode request) throws Exception {
+        for (JsonNode queue : request.get("names").get("queues")) {
+            String group = group(queue.asText());
+            List<AlterConfigOp> wanted = new ArrayList<>();
+            Map.of("share.auto.offset.reset", "earliest",
+                "share.record.lock.duration.ms", options.get("share_record_lock_duration_ms").asText(),
+                "share.delivery.count.limit", options.get("share_delivery_count_limit").asText())
+                .forEach((name, value) -> wanted.add(new AlterConfigOp(new ConfigEntry(name, value), OpType.SET)));
+            admin().incrementalAlterConfigs(Map.of(new ConfigResource(Type.GROUP, group), wanted)).all().get();
+            Map<TopicPartition, Long> begins = new HashMap<>();
+            for (PartitionInfo each : partitions(queue.asText()))
+                begins.put(new TopicPartition(queue.asText(), each.partition()), 0L);
+            for (Map.Entry<TopicPartition, SharePartitionOffsetInfo> each : begun(queue.asText()).entrySet())
+                if (each.getValue() != null) begins.remove(each.getKey());
+            if (!begins.isEmpty()) admin().alterShareGroupOffsets(group, begins).all().get();
+        }
+        return null;
+    }
+
+    Map<TopicPartition, SharePartitionOffsetInfo> begun(String queue) throws Exception {
+        try {
+            return progress(queue);
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof GroupIdNotFoundException) return Map.of();
+            throw error;
+        }
+    }
+
+    /** Return the number of records that the group has not completed; null if the brokers do not tell it. */
+    Object depth(JsonNode request) throws Exception {
+        String queue = request.get("queue").asText();
+        Map<TopicPartition, SharePartitionOffsetInfo> told = progress(queue);
+        long count = 0;
+        for (PartitionInfo each : partitions(queue)) {
+            SharePartitionOffsetInfo info = told.get(new TopicPartition(queue, each.partition()));
+            if (info == null || info.lag().isEmpty()) return null;
+            long lag = info.lag().get();
+            if (lag < 0) throw new IllegalStateException(each + " ends before the group's progress");
+            count += lag;
+        }
+        return count;
+    }
+
     static byte[] bytes(JsonNode body) {
         if (body.isTextual()) return body.asText().getBytes(StandardCharsets.UTF_8);
         return Base64.getDecoder().decode(body.get("base64").asText());
@@ -187,6 +332,12 @@ public class Client {
             case "connect": return connect(request);
             case "append": return append(request);
             case "read": return read(request);
+            case "prepare": return prepare(request);
+            case "send": return send(request);
+            case "take": return take(request);
+            case "ack": return end(request, AcknowledgeType.ACCEPT);
+            case "give_back": return end(request, AcknowledgeType.RELEASE);
+            case "depth": return depth(request);
             case "close": return null; // the end of this program closes the connections
             default: throw new IllegalArgumentException("unknown request " + op);
         }
@@ -196,7 +347,8 @@ public class Client {
     static void load() throws IOException {
         Client client = new Client();
         client.server = "127.0.0.1:9";
-        client.open(JSON.readTree("{\"acks\": \"all\", \"idempotence\": \"false\", \"repeats\": false}"));
+        client.options = JSON.readTree("{\"acks\": \"all\", \"idempotence\": \"false\", \"repeats\": false}");
+        client.open();
         client.producer.close(Duration.ZERO);
     }
 
@@ -204,7 +356,7 @@ public class Client {
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         System.setOut(System.err); // for what the library logs
         load();
-        out.println("{\"stormproof\": 1, \"can\": [\"logs\"], \"port\": 9092}");
+        out.println("{\"stormproof\": 1, \"can\": [\"logs\", \"queues\", \"prepare\"], \"port\": 9092}");
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         Client client = new Client();
         for (String line; (line = lines.readLine()) != null; ) {

@@ -11,7 +11,7 @@ from typing import Any
 from nodes.systems.kafka.java_client import JARS, KAFKA_JAVA, command
 from stormproof.clients.kafka import BROKER_PORT, views
 from stormproof.clients.kafka import KAFKA as KAFKA_CLIENT
-from stormproof.clients.kafka_librdkafka import KAFKA_LIBRDKAFKA, LIBRDKAFKA
+from stormproof.clients.kafka_librdkafka import KAFKA_LIBRDKAFKA
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
@@ -37,6 +37,8 @@ CONTROLLER_IDS = 100
 """What is added to the number of a controller that runs apart: brokers and controllers share the space of ids."""
 CLUSTER_ID = "c3Rvcm1wcm9vZi1rYWZrYQ"
 """Any 16 bytes in base64."""
+SHARE_SESSION_MS = 6000
+"""The silence after which a member leaves a share group, as consumers leave their group."""
 HEAP = "256m"
 """Enough for a test's load; Kafka's default is 1 GiB for each broker."""
 _JAVA = ("java", f"-Xmx{HEAP}", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
@@ -85,7 +87,8 @@ class Kafka(ProtocolSystem):
                (COMBINED, APART)),
         Option("broker_session_timeout_ms", 3000, "broker.session.timeout.ms: silence after which a broker counts as "
                "gone; Kafka's default is 9000", least=100),
-        Option("library", "aiokafka", "the clients' library; java: Kafka's own", tuple(LIBRARIES)),
+        Option("library", "aiokafka", "the clients' library; java: Kafka's own. Queues are consumer groups by aiokafka, "
+               "share groups by java", tuple(LIBRARIES)),
         Option("replica_lag_time_max_ms", 3000, "replica.lag.time.max.ms: lag after which a replica leaves the in-sync "
                "ones; Kafka's default is 30000", least=100),
     )  # fmt: skip
@@ -94,17 +97,21 @@ class Kafka(ProtocolSystem):
         """Take what all libraries declare."""
         super().__init__()
         own = {option.name for option in self.options}
-        self.options = (*self.options, *(option for option in LIBRDKAFKA.options if option.name not in own))
+        self.options = (*self.options, *(option for option in KAFKA_JAVA.options if option.name not in own))
 
     def protocol_of(self, options: Mapping[str, Any]) -> ProtocolClient:
         """Return the client by the library that a test names."""
         return LIBRARIES[str(options.get("library", "aiokafka"))]
 
     def check(self, test: Test, demands: Demands) -> None:
-        """Raise UsageError if the clients' package is missing, or if a setting belongs to another library."""
+        """Raise UsageError if the clients' package is missing, if it has no queues, or if a setting
+        belongs to another library."""
+        if demands.queues and "queues" not in self.protocol_of(test.options).provides:
+            raise UsageError(f"--workload {test.workload} needs --set library=aiokafka (consumer groups) or library=java "
+                             "(share groups)")  # fmt: skip
         super().check(test, demands)
         known = {option.name for option in self.protocol_of(test.options).options}
-        for option in LIBRDKAFKA.options:
+        for option in KAFKA_JAVA.options:
             value = test.options[option.name]
             if option.name not in known and value != option.default:
                 others = " or ".join(name for name, each in LIBRARIES.items() if option in each.options)
@@ -155,6 +162,15 @@ class Kafka(ProtocolSystem):
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": min(2, copies),
             "group.initial.rebalance.delay.ms": 500,
+            "group.share.session.timeout.ms": SHARE_SESSION_MS,
+            "group.share.min.session.timeout.ms": SHARE_SESSION_MS,
+            "group.share.heartbeat.interval.ms": SHARE_SESSION_MS // 6,
+            "group.share.min.heartbeat.interval.ms": SHARE_SESSION_MS // 6,
+            "group.share.min.record.lock.duration.ms": 1000,
+            "group.share.max.delivery.count.limit": 25,
+            "share.coordinator.state.topic.num.partitions": 1,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": min(2, copies),
         }  # fmt: skip
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         return {"server.properties": text, "log4j2.properties": _LOG4J}
