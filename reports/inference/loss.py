@@ -147,16 +147,16 @@ def _all_ended(sends: ConfirmedSends, lost: Bools, facts: Facts) -> Iterator[Los
     """Yield an explanation for each time at which all nodes were down: it does not matter which of them had what.
     Objects with separate leaders are explained one by one, since each node's disk keeps another part."""
     seen: set[frozenset[int]] = set()
-    every = np.ones(len(sends), dtype=np.bool_)
-    parts = [sends.key == key for key in sorted(set(sends.key[lost].tolist()))] if facts.led_separately else [every]
+    keys: list[int | None] = [*sorted(set(sends.key[lost].tolist()))] if facts.led_separately else [None]
     for fault in sorted(facts.faults, key=struck):
         down = [each for each in facts.faults if each.confirmed and ENDS_PROCESS in each.effects
                 and struck(each) <= struck(fault) <= over(each)]  # fmt: skip
         which = frozenset(each.id for each in down)
         if fault in down and set(facts.names) <= {name for each in down for name in each.targets} and which not in seen:
             seen.add(which)
-            for part in parts:
-                yield _ended(facts.names, fault, down, part, None, sends, lost, facts)
+            for key in keys:
+                part = np.ones(len(sends), dtype=np.bool_) if key is None else sends.key == key
+                yield _ended(facts.names, fault, down, part, key, sends, lost, facts)
 
 
 def _explanations(
@@ -325,7 +325,9 @@ def _ended(
         who = nodes[0] if len(nodes) == 1 else f"all {len(nodes)} nodes"
         only = ", the only node" if len(facts.names) == 1 else ""
         names = listed([fault_name(each) for each in down])
-        text = (f"{_confirmed(nodes, sends, assigned)}. {names} ended {who}{only}, {_moment(fault)}.{_disks(down)} "
+        of_key = "" if key is None else f", in {'queue' if sends.offset[0] < 0 else 'log'} {key}"
+        text = (f"{_confirmed(nodes, sends, assigned)}{of_key}. {names} ended {who}{only}, {_moment(fault)}."
+                f"{_disks(down)} "
                 f"Lost of what was confirmed since {first:.3f} s{_undelivered(sends)}: {_of(after & lost, after)}")
         if before.any():
             text += f". Arrived of what was confirmed earlier: {_of(before & ~lost, before)}"
