@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from reports.inference.circumstances import (
+    complete,
     cut_off_from,
     discarded,
     ends_of,
@@ -82,7 +83,7 @@ def _kind(twice: Twice, facts: Facts) -> tuple[str, ...]:
 def _undoing(twice: Twice, facts: Facts) -> list[FaultWindow]:
     """Return the faults between an acknowledgement's receipt and the next delivery that may have undone it."""
     node, since, until = twice.first.node, end_of(twice.first), end_of(twice.again)
-    ended = [fault for fault in ends_of(node, facts) if since - CLOCKS_S <= _complete(fault) and struck(fault) <= until
+    ended = [fault for fault in ends_of(node, facts) if since - CLOCKS_S <= complete(fault) and struck(fault) <= until
              and (len(facts.names) == 1 or led_at(node, twice.first.key, struck(fault), facts))]  # fmt: skip
     apart = [fault for fault in facts.faults if fault.confirmed and _isolated(twice.again.node, node, fault, facts)
              and struck(fault) - CLOCKS_S <= since <= over(fault) and twice.again.node != node]  # fmt: skip
@@ -92,10 +93,6 @@ def _undoing(twice: Twice, facts: Facts) -> list[FaultWindow]:
 def _isolated(node: str, other: str, fault: FaultWindow, facts: Facts) -> bool:
     """Return whether a fault kept a node from hearing another one: it cut them off, or suspended the node."""
     return other in cut_off_from(node, fault, facts.names) or fault in stops_of(node, facts)
-
-
-def _complete(fault: FaultWindow) -> float:
-    return (fault.in_force or fault.start) / 1e9 if fault.struck is None else struck(fault)
 
 
 def _met(send: ShownOperation, facts: Facts) -> list[FaultWindow]:
