@@ -17,8 +17,6 @@ from stormproof.caches import cache_dir
 from stormproof.errors import StormproofError
 
 INSTALL = "apt-get install default-jdk-headless"
-RELEASE = "11"
-"""The oldest Java that the programs run on."""
 ARCHIVE_SECONDS = 60
 """The time limit for the first start of a program."""
 _JAR, _ARCHIVE = "client.jar", "client.jsa"
@@ -31,14 +29,14 @@ def missing_compiler() -> str:
 
 
 @functools.cache
-def command(system: str, source: Path, jars: str, heap: str) -> tuple[str, ...]:
+def command(system: str, source: Path, jars: str, heap: str, release: int) -> tuple[str, ...]:
     """Return the command of a program, whose main class has the name of its file, for the jars in the folder ``jars``.
-    Compile it unless it is in the user's cache.
+    Compile it for that release of Java unless it is in the user's cache.
 
     Raises:
         StormproofError: it can't be compiled.
     """
-    folder = _compiled(system, source, jars)
+    folder = _compiled(system, source, jars, release)
     program = folder / _JAR
     java = ("java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xlog:disable")
     words = ("-cp", f"{program}:{jars}/*", source.stem)
@@ -48,10 +46,10 @@ def command(system: str, source: Path, jars: str, heap: str) -> tuple[str, ...]:
     return (*java, *((f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()), *words)
 
 
-def _compiled(system: str, source: Path, jars: str) -> Path:
+def _compiled(system: str, source: Path, jars: str, release: int) -> Path:
     """Return the folder of a program's jar."""
     names = sorted(path.name for path in Path(jars).glob("*.jar"))
-    text = "\0".join([RELEASE, source.read_text(encoding="utf-8"), jars, *names])
+    text = "\0".join([str(release), source.read_text(encoding="utf-8"), jars, *names])
     base = cache_dir()
     if base is None:
         raise StormproofError("no folder for compiled clients: set XDG_CACHE_HOME to a folder of yours")
@@ -64,8 +62,9 @@ def _compiled(system: str, source: Path, jars: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{system}-") as draft:
         classes, whole = Path(draft) / "classes", Path(draft) / "whole"
         done = subprocess.run(
-            ["javac", "--release", RELEASE, "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars}/*", "-d", str(classes),
-             str(source)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
+            ["javac", "--release", str(release), "-nowarn", "-encoding", "UTF-8", "-cp", f"{jars}/*",
+             "-d", str(classes), str(source)],
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # fmt: skip
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["nothing"])[0]
             raise StormproofError(f"{system}: javac can't compile its client with the jars in {jars}: {said}")

@@ -23,7 +23,7 @@ CREATE_SECONDS = 60.0
 
 def command(jars: str) -> Sequence[str]:
     """Return the command of the program."""
-    return java.command("joram-real", SOURCE, jars, "64m")
+    return java.command("joram-real", SOURCE, jars, "64m", 11)
 
 
 async def answers(host: str, port: int) -> None:

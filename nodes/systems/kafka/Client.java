@@ -15,6 +15,7 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -52,12 +53,21 @@ import org.apache.kafka.common.errors.RecordBatchTooLargeException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
+import org.apache.kafka.coordinator.common.runtime.CoordinatorRecordSerde;
+import org.apache.kafka.coordinator.share.ShareCoordinatorRecordSerde;
+import org.apache.kafka.coordinator.share.generated.ShareSnapshotKey;
+import org.apache.kafka.coordinator.share.generated.ShareSnapshotValue;
+import org.apache.kafka.coordinator.share.generated.ShareUpdateKey;
+import org.apache.kafka.coordinator.share.generated.ShareUpdateValue;
+import org.apache.kafka.server.share.fetch.RecordState;
 
 /** A client of Kafka, by the protocol of docs/clients.md. A log is a topic of one partition, a queue a topic with a
  * share group. */
 public class Client {
     static final ObjectMapper JSON = new ObjectMapper();
     static final int ANSWER_MS = 5000, READY_MS = 1000, CONNECT_MS = 1500, FETCH_MS = 50;
+    static final String DROPPED = "#dropped";
 
     /** Certainly not done. */
     static class NotDone extends Exception {
@@ -84,6 +94,7 @@ public class Client {
     Admin admin;
     final Map<String, Deque<KafkaShareConsumer<byte[], byte[]>>> idle = new HashMap<>();
     final Map<String, Held> held = new HashMap<>();
+    final Map<String, Deque<byte[]>> dropped = new HashMap<>();
     int turn, deliveries;
     boolean repeats;
     KafkaProducer<byte[], byte[]> producer;
@@ -214,8 +225,14 @@ public class Client {
         return "stormproof-" + queue;
     }
 
-    Object take(JsonNode request) {
+    Object take(JsonNode request) throws Exception {
         String queue = request.get("queue").asText();
+        if (queue.endsWith(DROPPED)) {
+            if (dropped(queue).isEmpty()) return null;
+            String delivery = Integer.toString(++deliveries);
+            held.put(delivery, new Held(queue, null, null));
+            return Map.of("delivery", delivery, "body", body(dropped(queue).pop()));
+        }
         Deque<KafkaShareConsumer<byte[], byte[]>> free = idle.computeIfAbsent(queue, name -> new ArrayDeque<>());
         KafkaShareConsumer<byte[], byte[]> consumer = free.isEmpty() ? member(queue) : free.pop();
         long until = System.currentTimeMillis() + Math.round(request.get("timeout").asDouble() * 1000);
@@ -245,6 +262,7 @@ public class Client {
     /** Acknowledge a record. A lost lock is no proof that nothing happened: the library may have repeated a request. */
     Object end(JsonNode request, AcknowledgeType type) throws Exception {
         Held ended = held.remove(request.get("delivery").asText());
+        if (ended.consumer == null) return null; // one that the group has dropped
         ended.consumer.acknowledge(ended.record, type);
         Map<TopicIdPartition, Optional<KafkaException>> answers = ended.consumer.commitSync(Duration.ofMillis(ANSWER_MS));
         for (Map.Entry<TopicIdPartition, Optional<KafkaException>> each : answers.entrySet()) {
@@ -299,9 +317,59 @@ public class Client {
         }
     }
 
+    /** Return the bodies of the records that a queue's group has dropped at its limit, as the group's state tells. */
+    Deque<byte[]> dropped(String name) throws Exception {
+        if (dropped.containsKey(name)) return dropped.get(name);
+        String queue = name.substring(0, name.length() - DROPPED.length());
+        Map<TopicPartition, Set<Long>> offsets = new HashMap<>();
+        CoordinatorRecordSerde serde = new ShareCoordinatorRecordSerde();
+        for (ConsumerRecord<byte[], byte[]> each : all("__share_group_state")) {
+            if (each.value() == null) continue;
+            CoordinatorRecord record = serde.deserialize(ByteBuffer.wrap(each.key()), ByteBuffer.wrap(each.value()));
+            if (record.key() instanceof ShareUpdateKey key && key.groupId().equals(group(queue))
+                    && record.value().message() instanceof ShareUpdateValue value)
+                for (ShareUpdateValue.StateBatch batch : value.stateBatches())
+                    drop(offsets, queue, key.partition(), batch.firstOffset(), batch.lastOffset(), batch.deliveryState());
+            if (record.key() instanceof ShareSnapshotKey key && key.groupId().equals(group(queue))
+                    && record.value().message() instanceof ShareSnapshotValue value)
+                for (ShareSnapshotValue.StateBatch batch : value.stateBatches())
+                    drop(offsets, queue, key.partition(), batch.firstOffset(), batch.lastOffset(), batch.deliveryState());
+        }
+        Deque<byte[]> bodies = new ArrayDeque<>();
+        for (ConsumerRecord<byte[], byte[]> each : offsets.isEmpty() ? List.<ConsumerRecord<byte[], byte[]>>of() : all(queue))
+            if (offsets.getOrDefault(new TopicPartition(queue, each.partition()), Set.of()).contains(each.offset()))
+                bodies.add(each.value());
+        dropped.put(name, bodies);
+        return bodies;
+    }
+
+    static void drop(Map<TopicPartition, Set<Long>> offsets, String queue, int partition, long first, long last,
+                     byte state) {
+        if (state != RecordState.ARCHIVED.id()) return; // this client rejects nothing: only the limit archives
+        Set<Long> found = offsets.computeIfAbsent(new TopicPartition(queue, partition), each -> new HashSet<>());
+        for (long offset = first; offset <= last; offset++) found.add(offset);
+    }
+
+    /** Return all records of a topic. */
+    List<ConsumerRecord<byte[], byte[]>> all(String topic) {
+        List<ConsumerRecord<byte[], byte[]>> found = new ArrayList<>();
+        Map<String, Object> settings = consuming();
+        settings.put("auto.offset.reset", "earliest");
+        try (var whole = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            List<TopicPartition> places = new ArrayList<>();
+            for (PartitionInfo each : whole.partitionsFor(topic)) places.add(new TopicPartition(topic, each.partition()));
+            Map<TopicPartition, Long> ends = whole.endOffsets(places);
+            whole.assign(places);
+            while (places.stream().anyMatch(place -> whole.position(place) < ends.get(place)))
+                whole.poll(Duration.ofMillis(FETCH_MS)).forEach(found::add);
+        }
+        return found;
+    }
+
     /** Return the number of records that the group has not completed; null if the brokers do not tell it. */
     Object depth(JsonNode request) throws Exception {
         String queue = request.get("queue").asText();
+        if (queue.endsWith(DROPPED)) return dropped(queue).size();
         Map<TopicPartition, SharePartitionOffsetInfo> told = progress(queue);
         long count = 0;
         for (PartitionInfo each : partitions(queue)) {

@@ -32,13 +32,16 @@ EXPIRY_SECONDS = 2.0
 """The time that a broker may take to offer a record whose lock has expired."""
 MOST = {"share_record_lock_duration_ms": 60_000, "share_delivery_count_limit": 25}
 """The largest values that Kafka accepts for a group."""
+DROPPED = "#dropped"
+"""What the program adds to a queue's name for the records that the queue's share group has dropped at its limit. Kafka
+keeps them in the topic, and tells in ``__share_group_state`` which they are."""
 JARS = "jars"
 """The entry of a setup's options with the folder of Kafka's jars."""
 
 
 def command(jars: str) -> Sequence[str]:
     """Return the program's command; compile it if need be."""
-    return java.command("kafka", SOURCE, jars, "64m")
+    return java.command("kafka", SOURCE, jars, "64m", 17)
 
 
 class JavaKafka(Kafka):
@@ -73,7 +76,10 @@ class JavaKafka(Kafka):
         options = self.settings(setup)
         hello = Hello(self.provides, prefetch=1,
                       redelivers_within=options["share_record_lock_duration_ms"] / 1000 + EXPIRY_SECONDS)  # fmt: skip
-        return program_connection(argv, replace(setup, options=options), hello)
+        connection = program_connection(argv, replace(setup, options=options), hello)
+        connection.dead_letter_queue = "{queue}" + DROPPED
+        connection.delivery_limit = f"share.delivery.count.limit={options['share_delivery_count_limit']}"
+        return connection
 
     async def prepare(self, setup: BrokerSetup) -> None:
         """Create the topics, then the share groups. Raises BackendError if that fails for ``PREPARE_SECONDS``."""

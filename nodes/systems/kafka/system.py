@@ -87,8 +87,8 @@ class Kafka(ProtocolSystem):
                (COMBINED, APART)),
         Option("broker_session_timeout_ms", 3000, "broker.session.timeout.ms: silence after which a broker counts as "
                "gone; Kafka's default is 9000", least=100),
-        Option("library", "aiokafka", "the clients' library; java: Kafka's own. Queues are consumer groups by aiokafka, "
-               "share groups by java", tuple(LIBRARIES)),
+        Option("library", "aiokafka", "the clients' library; java: Kafka's own. Queues are consumer groups by "
+               "aiokafka, share groups by java", tuple(LIBRARIES)),
         Option("replica_lag_time_max_ms", 3000, "replica.lag.time.max.ms: lag after which a replica leaves the in-sync "
                "ones; Kafka's default is 30000", least=100),
     )  # fmt: skip
@@ -107,8 +107,8 @@ class Kafka(ProtocolSystem):
         """Raise UsageError if the clients' package is missing, if it has no queues, or if a setting
         belongs to another library."""
         if demands.queues and "queues" not in self.protocol_of(test.options).provides:
-            raise UsageError(f"--workload {test.workload} needs --set library=aiokafka (consumer groups) or library=java "
-                             "(share groups)")  # fmt: skip
+            raise UsageError(f"--workload {test.workload} needs --set library=aiokafka (consumer groups) or "
+                             "library=java (share groups)")  # fmt: skip
         super().check(test, demands)
         known = {option.name for option in self.protocol_of(test.options).options}
         for option in KAFKA_JAVA.options:
@@ -171,6 +171,7 @@ class Kafka(ProtocolSystem):
             "share.coordinator.state.topic.num.partitions": 1,
             "share.coordinator.state.topic.replication.factor": copies,
             "share.coordinator.state.topic.min.isr": min(2, copies),
+            "share.coordinator.state.topic.prune.interval.ms": 86_400_000,  # it tells at the end what was dropped
         }  # fmt: skip
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         return {"server.properties": text, "log4j2.properties": _LOG4J}
