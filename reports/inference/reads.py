@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reports.inference.circumstances import cuts_of, led_among, over, span, stops_of, struck
+from reports.inference.circumstances import complete, cuts_of, led_among, over, span, stops_of, struck
 from reports.inference.loss import NOT_TOLD, loss_causes
 from reports.inference.sends import ConfirmedSends
 from reports.narrative import ShownAnomaly, ShownOperation, plain
@@ -76,7 +76,8 @@ def _circumstances(node: str, worst: StaleRead, text: str, facts: Facts) -> Caus
     for fault, others in cuts:
         # From a majority with the nodes that had the newer value, a node is not cut off.
         few = len(facts.names) - len(others) <= len(facts.names) // 2
-        if few or others & {worst.newer.node, leader.node if leader is not None else None}:
+        from_it = others & {worst.newer.node, leader.node if leader is not None else None}
+        if complete(fault) <= time and (few or from_it):
             when = "while" if time <= over(fault) else "shortly after"
             return Cause("stale-cut-off", f"{text} {node} was cut off from {listed(sorted(others))} ({span(fault)}).",
                          inferred=f"{node} answered from its own state, which was {late} behind, {when} it was cut off "
@@ -90,7 +91,8 @@ def _circumstances(node: str, worst: StaleRead, text: str, facts: Facts) -> Caus
             f"{node}, which did not lead, answered from a state that was {late} behind."))
     if cuts:
         (fault, others), *_ = cuts
-        return Cause("stale", f"{text} {node} was cut off from {listed(sorted(others))} alone ({span(fault)}).")
+        return Cause("stale", f"{text} A cut of {node} from {listed(sorted(others))} was under way or in force "
+                     f"({span(fault)}).")  # fmt: skip
     return Cause("stale", f"{text} No fault of {node} was in force.")
 
 
