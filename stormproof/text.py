@@ -47,6 +47,16 @@ def elapsed(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
+_FRAME = re.compile(r"\s+(at \S+\(.*\)( ~?\[.*\])?|\.\.\. \d+ (more|common frames omitted))\s*")
+"""A line of a stack trace of Java's, which says nothing without the exception above."""
+
+
+def last_words(log: bytes) -> str:
+    """Return the last line of a log that is no part of a stack trace's frames; empty if there is none."""
+    lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
+    return next((line.strip() for line in reversed(lines) if not _FRAME.fullmatch(line)), "")
+
+
 LONGEST_REASON = 500
 """The maximum number of characters kept from an error."""
 

@@ -24,7 +24,7 @@ from select import select
 from typing import Any
 
 from stormproof.contracts.client import NotDone, NotFound
-from stormproof.text import reason
+from stormproof.text import last_words, reason
 from stormproof.timeout_scale import TIMEOUT_FACTOR
 
 VERSION = 1
@@ -173,8 +173,8 @@ def _first_line(process: subprocess.Popen[bytes], until: float) -> bytes:
 
 
 def _last_words(errors: bytes) -> str:
-    lines = errors.decode(errors="replace").strip().splitlines()
-    return f"; the last line of its standard error: {lines[-1].strip()[:_SHOWN]}" if lines else ""
+    said = last_words(errors)
+    return f"; the last line of its standard error: {said[:_SHOWN]}" if said else ""
 
 
 def kill_group(group: int, number: int = signal.SIGKILL) -> None:

@@ -18,6 +18,7 @@ from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import BackendError
 from stormproof.history.log_timestamps import SUFFIX
 from stormproof.test import Test
+from stormproof.text import last_words
 
 MAIN = "broker"
 """The name of a machine's program if the system names none."""
@@ -443,10 +444,9 @@ class Cluster(ABC):
         return f" ({told[:_LONGEST_LINE]})" if told else ""
 
     async def _last_words(self, node: str) -> str:
-        """Return the last line of a node's log."""
+        """Return the last line of a node's log that tells something."""
         try:
             log = await self.backend.download(node, self.log_path(node, self.programs(node)[0]))
         except BackendError as error:
             return str(error)
-        lines = log.decode(errors="replace").strip().splitlines()
-        return lines[-1][:_LONGEST_LINE] if lines else "none"
+        return last_words(log)[:_LONGEST_LINE] or "none"

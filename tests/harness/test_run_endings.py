@@ -22,6 +22,7 @@ from stormproof.errors import BackendError, StormproofError
 from stormproof.run_folder import read_run, update_run
 from stormproof.store import Store
 from stormproof.test import Test
+from stormproof.text import last_words
 
 
 @pytest.mark.parametrize("healthy", [True, False])
@@ -142,6 +143,17 @@ async def test_nobody_waits_for_a_broker_that_ended_as_it_started(
     calls = SystemCalls(Test("joram", "queue"), backend, Topology(("n1", "n2", "n3"), ()), cluster)
     async with asyncio.timeout(10):
         assert await calls.comes_up(20.0) is up
+
+
+@pytest.mark.parametrize(("log", "said"), [
+    ("", ""),
+    ("started\n\n", "started"),
+    ("a\nx.Refused: must roll back\n\tat x.y.Z.run(Z.java:12)\n\t... 5 more\n", "x.Refused: must roll back"),
+    ("Caused by: x.Full: no room\n\tat java.base/x.y.Z.<init>(Z.java:12) ~[a.jar:1]\n", "Caused by: x.Full: no room"),
+    ("the gate opens\n  at noon (local time)\n", "at noon (local time)"),
+])  # fmt: skip
+def test_frames_of_a_stack_trace_are_no_last_words(log: str, said: str) -> None:
+    assert last_words(log.encode()) == said
 
 
 async def test_a_dead_broker_is_described_by_its_last_words() -> None:
