@@ -4,8 +4,10 @@ An entry's offset is Kafka's plus one. A queue's consumers share its partitions.
 of the first record that is not acknowledged, so that the queue's depth is the number of records after the committed
 offsets.
 
-Every append is one Produce request, which nothing repeats: neither this client nor its library. Outcomes, by Kafka's
-documentation of its protocol, "Error codes", and "Producer configs":
+Every append is one Produce request, which nothing repeats: neither this client nor its library. With ``repeats`` or
+``idempotence=true`` appends go through the library's producer instead, which sends again after errors and broken
+connections; then every error of an append may have happened. Otherwise outcomes are, by Kafka's documentation of its
+protocol, "Error codes", and "Producer configs":
 
 * Certainly not done: 19 NOT_ENOUGH_REPLICAS ("Messages are rejected since there are fewer in-sync replicas than
   required"); 10 MESSAGE_TOO_LARGE ("The request included a message larger than the max message size the server will
@@ -37,7 +39,7 @@ from stormproof.contracts.client import Delivery, LogEntry, NotDone
 from stormproof.contracts.guarantee import NOT_PROMISED, Guarantee
 from stormproof.contracts.option import Option
 from stormproof.contracts.protocol_client import BrokerSetup, ProtocolClient
-from stormproof.errors import BackendError
+from stormproof.errors import BackendError, UsageError
 from stormproof.text import reason
 
 BROKER_PORT = 9092
@@ -64,6 +66,7 @@ class KafkaConnection:
         self._setup, self._options = setup, KAFKA.settings(setup)
         self._common: dict[str, Any] = {}
         self._client: Any = None
+        self._producer: Any = None
         self._readers: dict[str, Any] = {}
         self._takers: dict[str, Taker] = {}
         self._turn = 0
@@ -79,6 +82,14 @@ class KafkaConnection:
         # The library would ask brokers in random order, and those that a cut hides would use up an operation's time.
         self._client.cluster.update_metadata(await _metadata(self._setup, host, port, local))
         self._client.set_topics(_topics(self._setup))
+        if repeats(self._options):
+            from aiokafka import AIOKafkaProducer
+
+            self._producer = AIOKafkaProducer(
+                **self._common, acks=-1 if self._options["acks"] == "all" else 1, metadata_max_age_ms=2000,
+                enable_idempotence=self._options["idempotence"] == "true",
+                request_timeout_ms=ANSWER_MILLISECONDS)  # fmt: skip
+            await self._producer.start()
 
     async def append(self, name: str, body: bytes) -> int:
         """Append to a log."""
@@ -147,6 +158,8 @@ class KafkaConnection:
     async def close(self) -> None:
         """Leave the groups and disconnect."""
         await asyncio.gather(*map(stopped, self._readers.values()), *(each.ended() for each in self._takers.values()))
+        if self._producer is not None and not await ended(self._producer.stop()):
+            await ended(self._producer.client.close())
         if self._client is not None:
             await ended(self._client.close())
 
@@ -182,12 +195,19 @@ class KafkaConnection:
         raise NotDone(f"no connection to broker {leader}, which leads {topic}")
 
     async def _produce(self, topic: str, partition: int, body: bytes) -> int:
-        """Send one Produce request to the partition's leader; return the record's offset in Kafka.
+        """Send a record to the partition's leader, in one Produce request unless the library repeats; return its offset
+        in Kafka.
 
         Raises:
             NotDone: the request was not sent, or certainly rejected.
             Exception: anything else; the record may have been appended.
         """
+        if self._producer is not None:
+            await self._partitions(topic)
+            offset = (await self._producer.send_and_wait(topic, body, partition=partition)).offset
+            if offset < 0:  # an idempotent producer's record that the broker already had
+                raise RuntimeError("the record is stored; the broker did not tell its offset")
+            return int(offset)
         from aiokafka.errors import NodeNotReadyError
         from aiokafka.protocol.produce import ProduceRequest
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -227,6 +247,9 @@ class Kafka(ProtocolClient):
         Option("partitions", 0, "partitions of each queue; 0: one for each consumer"),
         Option("flush_messages", 0, "flush.messages; 0: the broker's default"),
         Option("unclean_leader_election", "default", "unclean.leader.election.enable", ("default", "true", "false")),
+        Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests",
+               ("false", "true")),
+        Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
     )
     guarantees = (
         Guarantee("duplicated", NOT_PROMISED, "Kafka's documentation, Message Delivery Semantics",
@@ -235,6 +258,11 @@ class Kafka(ProtocolClient):
                   "records are ordered within a partition; a queue has several"),
     )  # fmt: skip
     """Loss is judged in every mode."""
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raise UsageError for settings that all libraries refuse."""
+        if options.get("idempotence") == "true" and options.get("acks") == "1":
+            raise UsageError("idempotence=true needs acks=all: producers refuse any other value")
 
     def connection(self, setup: BrokerSetup) -> KafkaConnection:
         """Return a new connection."""
@@ -306,6 +334,11 @@ class Kafka(ProtocolClient):
 
 
 KAFKA = Kafka()
+
+
+def repeats(options: Mapping[str, Any]) -> bool:
+    """Return whether the library may send a message again."""
+    return bool(options["repeats"]) or options["idempotence"] == "true"
 
 
 def _leading_node(setup: BrokerSetup, view: Any, topic: str) -> str | None:

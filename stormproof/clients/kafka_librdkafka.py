@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from stormproof import blocking
 from stormproof.clients.exec import in_program
-from stormproof.clients.kafka import ANSWER_MILLISECONDS, READY_SECONDS, REJECTED, Kafka, KafkaConnection
+from stormproof.clients.kafka import ANSWER_MILLISECONDS, READY_SECONDS, REJECTED, Kafka, KafkaConnection, repeats
 from stormproof.clients.kafka_link import CONNECT_SECONDS, FETCH_MILLISECONDS, security_protocol
 from stormproof.contracts.client import LogEntry, NotDone
 from stormproof.contracts.option import Option
@@ -68,7 +68,7 @@ class LibrdkafkaConnection:
             "stats_cb": self._count,
         }  # fmt: skip
         settings["enable.idempotence"] = self._options["idempotence"] == "true"
-        if _repeats(self._options):
+        if repeats(self._options):
             settings["socket.timeout.ms"] = self._options["socket_timeout_ms"]
         else:
             settings |= {"retries": 0, "retry.backoff.ms": BACKOFF_MILLISECONDS,
@@ -133,7 +133,7 @@ class LibrdkafkaConnection:
                                    on_delivery=lambda error, message: reports.append((error, message)))  # fmt: skip
         except (BufferError, KafkaException) as refusal:
             raise NotDone(f"the library refused the message: {refusal}") from refusal
-        once, waits_until = not _repeats(self._options), time.monotonic() + READY_SECONDS
+        once, waits_until = not repeats(self._options), time.monotonic() + READY_SECONDS
         while not reports:
             self._producer.poll(POLL_SECONDS)
             if once and time.monotonic() > waits_until:
@@ -165,16 +165,6 @@ class LibrdkafkaConnection:
         """Take the library's counters (librdkafka's STATISTICS.md, ``txmsgs``)."""
         topics = json.loads(statistics)["topics"].values()
         self._transmitted.append(sum(part["txmsgs"] for topic in topics for part in topic["partitions"].values()))
-
-
-def check_idempotence(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for settings that all libraries refuse."""
-    if options.get("idempotence") == "true" and options.get("acks") == "1":
-        raise UsageError("idempotence=true needs acks=all: producers refuse any other value")
-
-
-def _repeats(options: Mapping[str, Any]) -> bool:
-    return bool(options["repeats"]) or options["idempotence"] == "true"
 
 
 def _common_settings(setup: BrokerSetup, server: str) -> dict[str, Any]:
@@ -213,16 +203,9 @@ class Librdkafka(Kafka):
     distributions = (*Kafka.distributions, "confluent-kafka")
     options = (
         *Kafka.options,
-        Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests",
-               ("false", "true")),
-        Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
         Option("socket_timeout_ms", 1000, "socket.timeout.ms (in Java request.timeout.ms): silence after which the "
                "library repeats; its default is 60000 (30000)", least=10),
     )  # fmt: skip
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raise UsageError if the library refuses the settings."""
-        check_idempotence(options)
 
     def connection(self, setup: BrokerSetup) -> Any:
         """Return a new connection in this process, for the program that is in the client place."""

@@ -44,6 +44,7 @@ def brought(name: str, version: str = "") -> Fetched:
     ("zookeeper-Z1", "", "fails", "twin"),
     ("artemis-A1", "", "fails", "twin"),
     ("broker-j-B1", "", "fails", "twin"),
+    ("kafka-K6", "", "fails", "twin"),
     ("joram-real-J1", "", "fails", "twin"),
     ("joram-real-J3", "", "fails", "twin"),
     ("activemq-A2", "6.3.1", "6.3.1", "6.3.1-synced"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,14 @@ async def test_every_code_of_a_response(code: int) -> None:
         ends = await outcome(connection(), cutter.port, append)
     assert ends == (OK if code == 0 else FAIL if code in CERTAIN else INFO)
     assert script.asked.count(PRODUCE) == 1, "it was sent again"
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, OK), (19, INFO)])
+async def test_where_the_library_repeats_no_answer_proves_that_nothing_was_written(code: int, ends: str) -> None:
+    script, repeating = KafkaScript(code), replace(SETUP, options={"repeats": True})
+    async with serving(script, Cut()) as cutter:
+        assert await outcome(KafkaConnection(repeating), cutter.port, append) == ends
+    assert (script.asked.count(PRODUCE) == 1) == (code == 0)
 
 
 async def test_without_a_leader_nothing_is_sent() -> None:

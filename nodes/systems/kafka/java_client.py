@@ -19,7 +19,7 @@ from typing import Any
 from stormproof.clients import java
 from stormproof.clients.exec import program_connection
 from stormproof.clients.kafka import Kafka, KafkaConnection
-from stormproof.clients.kafka_librdkafka import LIBRDKAFKA, check_idempotence
+from stormproof.clients.kafka_librdkafka import LIBRDKAFKA
 from stormproof.clients.preparing import until_done
 from stormproof.clients.program import LOGS, QUEUES, Hello
 from stormproof.contracts.option import Option
@@ -61,7 +61,7 @@ class JavaKafka(Kafka):
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError if Java is missing, or if the library refuses the settings."""
-        check_idempotence(options)
+        super().check(options)
         for name, most in MOST.items():
             if int(options.get(name, 0)) > most:
                 raise UsageError(f"--set {name}={options[name]}: Kafka's largest value is {most}")
