@@ -9,6 +9,7 @@ twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ DOUBLES = ("delivered-after-receipt", "acknowledged-twice", "redelivered-unconfi
 
 UNACKNOWLEDGED, UNDONE, SENT_AGAIN = "unacknowledged", "undone", "sent again"
 """Codes of causes."""
+_ERROR = re.compile(r"(?:ack unconfirmed: )?(.*?)(?:, came \S+ s, connected \S+ s)?", re.DOTALL)
+"""The error of an acknowledgement, without the times that only checks need, and that differ for each message."""
 
 
 class Twice(NamedTuple):
@@ -73,7 +76,8 @@ def _kind(twice: Twice, facts: Facts) -> tuple[str, ...]:
     """Return what may have caused it, as texts that identify the causes; empty: nothing that the records show."""
     first = twice.first
     if first.type == "info":
-        return (UNACKNOWLEDGED, first.error)
+        match = _ERROR.fullmatch(first.error)
+        return (UNACKNOWLEDGED, match[1] if match else first.error)
     found = [f"{UNDONE} {fault.id}" for fault in _undoing(twice, facts)]
     if twice.send is not None and twice.again.start >= end_of(first) and _met(twice.send, facts):
         found.append(SENT_AGAIN)

@@ -70,6 +70,18 @@ def test_an_acknowledgement_that_was_never_confirmed(tmp_path: Path) -> None:
     )
 
 
+def test_messages_whose_acknowledgements_failed_alike_have_one_cause(tmp_path: Path) -> None:
+    """The times in the error differ for each message."""
+    steps = []
+    for number in (1, 2):
+        error = f"ack unconfirmed: TimeoutError, came -0.02{number}000 s, connected +1.{number}00000 s"
+        steps += [send(number, 1.0), take(number, 2.0, type="info", error=error), take(number, 8.0, f="drain")]
+    found = [("redelivered-unconfirmed", f"1/{number}", steps[at : at + 2], {}) for number, at in ((1, 1), (2, 4))]
+    run = Recorded(("n1",), steps).fault("kill", 1.9, 3.0, "n1")
+    cause = only(run.groups(tmp_path, "duplicated", found))
+    assert "was never confirmed (TimeoutError), during kill one #0." in cause.sentence
+
+
 def test_a_loss_of_power_took_the_acknowledgement(tmp_path: Path) -> None:
     cause = only(twice(Recorded(("n1",), [SENT, FIRST, AGAIN]).fault("power", 2.1, 4.0, "n1", lost=99), tmp_path))
     assert (cause.code, cause.inferred) == (
