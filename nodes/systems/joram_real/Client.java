@@ -43,7 +43,7 @@ public class Client {
     RequestMultiplexer link;
     JsonObject options;
     String host, login, password;
-    int port, place, turn;
+    int port, place;
     Session sending;
     MessageProducer producer;
     final List<Taking> free = new ArrayList<>();
@@ -116,23 +116,19 @@ public class Client {
         return answered(null);
     }
 
-    /** Take from the element on this client's server, or, after a take that got nothing, from the next one: elements
-     * hand messages to each other under load alone (ClusterQueue: consumThreshold, producThreshold). */
+    /** Take from the element on this client's server, or, if it has nothing for half of the time, from the others:
+     * elements hand messages to each other under load alone (ClusterQueue: consumThreshold, producThreshold). */
     Object take(JsonObject request) throws Exception {
         if (free.isEmpty()) free.add(new Taking(connection.createSession(true, 0)));
         Taking taking = free.get(free.size() - 1);
-        Queue queue = queue(request, place + turn);
-        MessageConsumer consumer = taking.consumers.get(queue.getName());
-        if (consumer == null) {
-            consumer = taking.session.createConsumer(queue);
-            taking.consumers.put(queue.getName(), consumer);
+        int elements = elements(request).size();
+        double left = request.get("timeout").getAsDouble() * 1000;
+        Message message = null;
+        for (int i = 0; i < elements && message == null; i++) {
+            double share = elements == 1 ? left : left / 2 / (i == 0 ? 1 : elements - 1);
+            message = receive(taking, queue(request, place + i), Math.max(1, Math.round(share)));
         }
-        Message message = consumer.receive(Math.max(1, Math.round(request.get("timeout").getAsDouble() * 1000)));
-        answered(null);
-        if (message == null) {
-            turn++;
-            return null;
-        }
+        if (message == null) return null;
         free.remove(taking);
         String delivery = Integer.toString(++deliveries);
         held.put(delivery, taking);
@@ -144,6 +140,15 @@ public class Client {
         answer.put("body", body(body));
         answer.put("give_back", true);
         return answer;
+    }
+
+    Message receive(Taking taking, Queue queue, long milliseconds) throws Exception {
+        MessageConsumer consumer = taking.consumers.get(queue.getName());
+        if (consumer == null) {
+            consumer = taking.session.createConsumer(queue);
+            taking.consumers.put(queue.getName(), consumer);
+        }
+        return answered(consumer.receive(milliseconds));
     }
 
     Object end(JsonObject request, boolean commit) throws Exception {
