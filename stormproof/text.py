@@ -52,7 +52,7 @@ _FRAME = re.compile(r"\s+(at \S+\(.*\)( ~?\[.*\])?|\.\.\. \d+ (more|common frame
 
 
 def last_words(log: bytes) -> str:
-    """Return the last line of a log that is no part of a stack trace's frames; empty if there is none."""
+    """Return the last line of a log outside the frames of stack traces; empty if there is none."""
     lines = [line for line in log.decode(errors="replace").splitlines() if line.strip()]
     return next((line.strip() for line in reversed(lines) if not _FRAME.fullmatch(line)), "")
 

@@ -81,7 +81,7 @@ def _compiled(system: str, source: Path, jars: str, release: int) -> Path:
 
 
 def _archive(archive: Path, java: Sequence[str], words: Sequence[str]) -> None:
-    """Let the program load its library, and keep the loaded classes, with which it starts in half of the time. Before
+    """Let the program load its library, and keep the loaded classes: it then starts in half of the time. Before
     Java 13 there is no such archive."""
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".archive-") as draft:
         kept = Path(draft) / archive.name

@@ -47,7 +47,7 @@ class Recipe:
 
     def pinned_versions(self) -> tuple[str, ...]:
         """Return all pinned versions, in order of their names."""
-        lock = re.compile(rf"{re.escape(self.name)}-(\d.*)\.{self._endings[0]}")  # joram-ha is no version of joram
+        lock = re.compile(rf"{re.escape(self.name)}-(\d.*)\.{self._endings[0]}")  # joram-ha is another broker
         found = (lock.fullmatch(each.name) for each in (_OURS / "lock").iterdir())
         return tuple(sorted(match[1] for match in found if match))
 
