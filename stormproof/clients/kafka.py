@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from stormproof.clients.kafka_link import (
@@ -321,6 +322,28 @@ class Kafka(ProtocolClient):
                 found[name] = node
         return found
 
+    async def move_leader(self, setup: BrokerSetup, name: str, node: str) -> None:
+        """Make a node the preferred leader of a topic's first partition, and have the preferred leader elected.
+
+        Raises:
+            BackendError: the node has no replica, or the controller refuses. Exception: the node does not answer.
+        """
+        from stormproof.clients import kafka_election
+
+        (place,) = [broker for broker in setup.brokers if broker.node == node]
+        view = (await views(replace(setup, brokers=[place])))[node]
+        heir = next((each.nodeId for each in view.brokers() if _node_of(setup, each) == node), _NO_LEADER)
+        replicas = list(view._partitions[name][0].replicas) if name in view._partitions else []
+        if heir not in replicas:
+            raise BackendError(f"{node} has no replica of {name}")
+        ordered = [heir, *(each for each in replicas if each != heir)]
+        for request in (kafka_election.order(name, ordered), kafka_election.election(name)):
+            answer = await _asked(setup, place.host, place.port, "", request)
+            parts = [part for _, found, *_ in getattr(answer, "responses", None) or answer.results for part in found]
+            for code, text, *_ in ((answer.error_code, ""), *(part[1:] for part in parts)):
+                if code not in (0, kafka_election.ELECTION_NOT_NEEDED):
+                    raise BackendError(f"kafka: code {code} {text or ''}".rstrip())
+
     async def advertised(self, setup: BrokerSetup) -> Mapping[str, tuple[str, int]]:
         """Return the brokers' advertised addresses, by their numbers."""
         view = next(iter((await views(setup)).values()))
@@ -349,6 +372,11 @@ def _leading_node(setup: BrokerSetup, view: Any, topic: str) -> str | None:
     broker = None if leader in (None, _NO_LEADER) else view.broker_metadata(leader)
     if broker is None:
         return None
+    return _node_of(setup, broker)
+
+
+def _node_of(setup: BrokerSetup, broker: Any) -> str | None:
+    """Return the node of a broker in a cluster's metadata; None if it is none of the replicas."""
     place = setup.resolve(broker.host), broker.port
     return next((each.node for each in setup.brokers
                  if place in ((each.host, each.port), (each.node, each.port))), None)  # fmt: skip
@@ -377,14 +405,21 @@ async def views(setup: BrokerSetup) -> dict[str, Any]:
 
 async def _metadata(setup: BrokerSetup, host: str, port: int, local: str) -> Any:
     """Return one broker's answer about the brokers and the load's topics."""
-    from aiokafka.conn import create_conn
     from aiokafka.protocol.metadata import MetadataRequest
+
+    request = MetadataRequest(_topics(setup), allow_auto_topic_creation=False)
+    return await _asked(setup, host, port, local, request)
+
+
+async def _asked(setup: BrokerSetup, host: str, port: int, local: str, request: Any) -> Any:
+    """Return one broker's answer to a request, on a connection of its own."""
+    from aiokafka.conn import create_conn
 
     common = common_settings(setup, "", local)
     del common["bootstrap_servers"], common["retry_backoff_ms"]
     connection = await create_conn(host, port, **common, request_timeout_ms=2000)
     try:
-        return await connection.send(MetadataRequest(_topics(setup), allow_auto_topic_creation=False))
+        return await connection.send(request)
     finally:
         connection.close()
 

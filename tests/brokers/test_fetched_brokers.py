@@ -57,6 +57,15 @@ def test_an_arm_fails_and_its_twin_passes(name: str, version: str, fails: str, p
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+def test_leaders_of_kafka_are_moved(tmp_path: Path) -> None:
+    brought("kafka")
+    ran = run_of("kafka", tmp_path, "local", "--workload", "log", "--nemesis", "move-leader", "--time-limit", "8",
+                 schedule="move-leader:all:3-5:1", min_ok=1)  # fmt: skip
+    assert ran.status == 0, ran.err + ran.out
+    found = next(line["evidence"] for line in ran.faults() if line["phase"] == "inject")
+    assert found["after"] == found["asked"] and not set(found["after"].items()) & set(found["before"].items())
+
+
 def test_zookeeper_in_containers(tmp_path: Path) -> None:
     """The cache is what it was before, and the machines could not have changed it."""
     if "docker" not in possible():

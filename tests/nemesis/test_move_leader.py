@@ -15,6 +15,7 @@ from nemesis import move_leader
 from nemesis.explicit_schedule import read_schedule
 from nemesis.families import LEADER_OF, PRIMARY
 from nemesis.move_leader import MoveLeaderFault
+from stormproof.clients import PROTOCOLS
 from stormproof.contracts.fault import FaultPlan, NoTarget
 from stormproof.errors import BackendError, UsageError
 from stormproof.test import Test
@@ -166,13 +167,17 @@ def test_leaders_are_asked_for() -> None:
     ("redis", "queue", {}, "only sentinels move the master"),
     ("mosquitto", "queue", {}, "can't be asked to move a leader"),
     ("joram", "queue", {}, "can't be asked to move a leader"),
-    ("kafka", "queue", {}, "the client kafka has no request to move a leader"),
 ])  # fmt: skip
 def test_a_system_whose_leaders_stay_is_refused(
     system: str, workload: str, settings: dict[str, str], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
         planned(system, workload, None, **settings)
+
+
+def test_a_client_without_the_request_says_so() -> None:
+    assert PROTOCOLS.load("stomp").why_no_move({}) == "the client stomp has no request to move a leader"
+    assert not PROTOCOLS.load("kafka").why_no_move({})
 
 
 def test_a_single_node_is_refused() -> None:
