@@ -202,8 +202,8 @@ def _cut_off(
         whom = rival.node if rival is not None else "the other nodes"
         side = sorted(set(facts.names) - others - {node})
         beside = f"with only {listed(side)} on its side" if side else "alone"
-        if (assigned & (sends.end > end)).any():
-            beside += ", or soon after the heal"
+        if (late := sends.end[assigned] > end).any():
+            beside = "soon after the heal" if late.all() else f"{beside}, or soon after the heal"
         return text, (f"{node} confirmed {_them(assigned)} {beside}, and gave {_them(assigned)} up after the partition "
                       f"for the state of {whom}, which never got {_them(assigned)}.")  # fmt: skip
 

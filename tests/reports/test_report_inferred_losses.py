@@ -140,6 +140,15 @@ def test_confirmed_after_the_heal_to_clients_that_had_not_noticed(tmp_path: Path
         "which never got them.")  # fmt: skip
 
 
+def test_nothing_was_confirmed_alone_if_all_was_confirmed_after_the_heal(tmp_path: Path) -> None:
+    late = [send(number, 6 + number / 100) for number in (20, 22)]
+    run = three_nodes(*late, got=[*EARLY, send(30, 6.4)]).led("", 0.5, "n1").led("", 4.0, "n2")
+    cause = only(run.fault("partition", 2.5, 6.1, "n1", cut=("n2", "n3")).lost(tmp_path))
+    assert cause.inferred == (
+        "n1 confirmed them soon after the heal, and gave them up after the partition for the state of n2, which never "
+        "got them.")  # fmt: skip
+
+
 @pytest.mark.parametrize("one_way", [False, True])
 def test_queues_that_are_led_separately(one_way: bool, tmp_path: Path) -> None:
     """n3 leads another queue all along, and its log says that it leads. A client beside n2 sends to n1 while the cut is
