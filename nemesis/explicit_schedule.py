@@ -104,7 +104,8 @@ def _canonical(word: str, known: dict[str, Fault], test: Test) -> str:
 def _read(word: str, known: dict[str, Fault], time_limit: float, nodes: Sequence[str]) -> ExplicitFault:
     match = _FAULT.fullmatch(word)
     if match is None:
-        raise UsageError(f"schedule: {word!r} is not {FORM}, like partition:one:5-8.5:7 or kill@n2:5-8.5")
+        several = "; separate several by spaces" if "," in word else ""
+        raise UsageError(f"schedule: {word!r} is not {FORM}, like partition:one:5-8.5:7 or kill@n2:5-8.5{several}")
     name, kind, node, start, end, seed = match.groups(default="")
     try:
         fault = ExplicitFault(name, kind, float(start), float(end), int(seed or _DEFAULT_SEED), canonical(node))

@@ -49,6 +49,7 @@ def test_a_kind_that_is_left_out_is_drawn_by_the_seed() -> None:
     ("kill@n2:1-3 pause@n2:2-4", "on the same node has ended"),
     ("kill@n2:1-3 pause:one:2-4", "name different nodes"),
     ("clock:bump@n1:1-3 clock:bump@n2:2-4", "has ended"),
+    ("kill@n1:1-3,kill@n2:4-5", "; separate several by spaces$"),
 ])  # fmt: skip
 def test_a_name_that_makes_no_sense_is_refused(text: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
