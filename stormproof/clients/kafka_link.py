@@ -124,6 +124,9 @@ class Taker:
 
     async def take(self, timeout: float) -> Delivery | None:
         """Return the next record; None if there was none, or the group gave no partition, within ``timeout`` seconds.
+
+        Raises:
+            ConnectionError: there is none, and no broker is connected.
         """
         from aiokafka.structs import TopicPartition
 
@@ -138,9 +141,11 @@ class Taker:
             async with asyncio.timeout_at(until):  # its own limit does not count the time of an assignment
                 found = await self.consumer.getmany(timeout_ms=left, max_records=1)
         except TimeoutError:
-            return None
+            found = {}
         record = next((each for records in found.values() for each in records), None)
         if record is None:
+            if not any(each.connected() for each in self.consumer._client._conns.values()):
+                raise ConnectionError("no broker is connected")
             return None
         place, offset = TopicPartition(record.topic, record.partition), record.offset
         held = self._held.setdefault(place, set())

@@ -13,6 +13,7 @@ import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collection;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -172,10 +173,15 @@ public class Client {
     }
 
     double transmitted() {
-        for (Metric metric : producer.metrics().values())
-            if (metric.metricName().name().equals("record-send-total")
-                    && metric.metricName().group().equals("producer-metrics")) return (double) metric.metricValue();
-        throw new IllegalStateException("the library counts no records");
+        return count(producer.metrics().values(), "record-send-total");
+    }
+
+    /** Return one of the library's counters: that of the whole client, which has no further labels. */
+    static double count(Collection<? extends Metric> metrics, String name) {
+        for (Metric metric : metrics)
+            if (metric.metricName().name().equals(name) && metric.metricName().tags().keySet().equals(Set.of("client-id")))
+                return (double) metric.metricValue();
+        throw new IllegalStateException("the library has no " + name);
     }
 
     /** Return whether an answer means that nothing was written (Kafka's protocol, "Error Codes": 19, 10, 18, 17, 87,
@@ -244,6 +250,8 @@ public class Client {
                 return Map.of("delivery", delivery, "body", body(record.value()), "give_back", true);
             }
         } while (System.currentTimeMillis() < until);
+        if (count(consumer.metrics().values(), "connection-count") == 0)
+            throw new IllegalStateException("no broker is connected");
         free.push(consumer);
         return null;
     }
