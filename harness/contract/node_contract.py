@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.contract.core import (
+    CALL_SECONDS,
     HEALTHY_SECONDS,
     Bench,
     BenchClient,

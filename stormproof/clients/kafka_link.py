@@ -134,6 +134,7 @@ class Taker:
         until = loop.time() + timeout
         await asyncio.wait({self._started}, timeout=timeout)
         if not self._started.done():
+            self._demand_a_broker()
             return None
         self._started.result()
         left = max(1, round((until - loop.time()) * 1000))
@@ -144,8 +145,7 @@ class Taker:
             found = {}
         record = next((each for records in found.values() for each in records), None)
         if record is None:
-            if not any(each.connected() for each in self.consumer._client._conns.values()):
-                raise ConnectionError("no broker is connected")
+            self._demand_a_broker()
             return None
         place, offset = TopicPartition(record.topic, record.partition), record.offset
         held = self._held.setdefault(place, set())
@@ -163,6 +163,11 @@ class Taker:
                 self.consumer.seek(place, offset)
 
         return Delivery(record.value, ack, give_back)
+
+    def _demand_a_broker(self) -> None:
+        """Raise ConnectionError unless a broker is connected that could have sent a record."""
+        if not any(each.connected() for each in self.consumer._client._conns.values()):
+            raise ConnectionError("no broker is connected")
 
     async def ended(self) -> None:
         """Leave the group."""
