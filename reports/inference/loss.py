@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from reports.folder import mapping, number
 from reports.inference.circumstances import (
     UNAWARE_S,
     Led,
@@ -196,7 +197,7 @@ def _cut_off(
         return
 
     def tell(assigned: Bools) -> tuple[str, str]:
-        text = (f"{node} was cut off from {listed(sorted(others))} ({span(fault)}; packets were dropped). "
+        text = (f"{node} was cut off from {listed(sorted(others))} ({span(fault)}{_dropped(fault)}). "
                 f"{_confirmed((node,), sends, assigned)}. Lost of what {node} confirmed from the cut to {until:.3f} s"
                 f"{_undelivered(sends)}: {_of(pool & lost, pool)}.{_rival(rival)}{_then(node, end, facts)}")
         whom = rival.node if rival is not None else "the other nodes"
@@ -208,6 +209,11 @@ def _cut_off(
                       f"for the state of {whom}, which never got {_them(assigned)}.")  # fmt: skip
 
     yield LossExplanation("cut-off", BEST if rival is not None else WEAK, lost & inside, end, tell)
+
+
+def _dropped(fault: FaultWindow) -> str:
+    counts = [number(count) or 0 for count in mapping(fault.heal_evidence.get("dropped")).values()]
+    return "; packets were dropped" if any(count > 0 for count in counts) else ""
 
 
 def _noticed(mine: Bools, lost: Bools, healed: float, sends: ConfirmedSends, facts: Facts) -> float | None:
