@@ -131,9 +131,9 @@ def _chosen(at: int, every: list[LossExplanation]) -> tuple[int, ...]:
     fitting = [number for number, each in enumerate(every) if each.fits[at]]
     best = min((every[number].rank for number in fitting), default=0)
     found: list[int] = []
-    for number in sorted((n for n in fitting if every[n].rank == best), key=lambda n: every[n].time):
-        found.append(number)
-        if every[number].whole:
+    for place in sorted((n for n in fitting if every[n].rank == best), key=lambda n: every[n].time):
+        found.append(place)
+        if every[place].whole:
             break
     return tuple(found)
 
