@@ -11,6 +11,7 @@ from typing import Any
 from nodes.systems.clients import demand_client, remove_own
 from nodes.systems.zookeeper.client import ZooKeeperConnection
 from stormproof import blocking
+from stormproof.clients.preparing import until_done
 from stormproof.contracts.cluster import NodeStatus
 from stormproof.contracts.option import Option
 from stormproof.contracts.system import RoleChange, StateTransfer
@@ -104,9 +105,12 @@ class ZooKeeper(ShellSystem):
     async def prepare(self, cluster: ShellCluster) -> None:
         """Create the queues. This also begins the servers' log of changes, so that it is on disk before the load: a
         server never starts again whose log has no header."""
-        if not cluster.demands.queues:
-            return
-        host, port = next(iter(cluster.client_addresses()))
+        if cluster.demands.queues:
+            await until_done(lambda: self._declare(cluster))
+
+    async def _declare(self, cluster: ShellCluster) -> None:
+        """Create the queues through the first server."""
+        host, port = cluster.client_addresses()[0]
         connection = self.connection(cluster)
         try:
             await connection.connect(host, port, "")
