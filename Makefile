@@ -4,8 +4,9 @@ export STORMPROOF_VENV = $(VENV)
 PY = $(VENV)/bin/python
 
 RUNS ?= runs/brokers
-BROKERS ?= activemq artemis broker-j etcd kafka mosquitto nats rabbitmq redis zookeeper
+BROKERS ?= activemq artemis broker-j etcd joram-real kafka mosquitto nats rabbitmq redis zookeeper
 BY_etcd = --by holders
+BY_nats = --by disk_files
 
 READ = README.md ARCHITECTURE.md CONTRIBUTING.md checkers harness nemesis nodes reports scripts stormproof workloads
 

@@ -345,6 +345,8 @@ def guarantees(
                                               "the sections of other systems are preserved")] = None,
     by: Annotated[list[str] | None, typer.Option(help="for a system without modes: a setting of the workload that "
                                                  "makes rows, too; may be repeated")] = None,
+    reports: Annotated[bool, typer.Option("--reports", help="for a system without modes: copy the report of each broken "
+                                          "cell's witness beside the page, and link to it")] = False,
 ) -> None:
     """Compare a system's guarantees in each mode with the observations in a store's runs, or in simulated ones.
 
@@ -365,9 +367,9 @@ def guarantees(
     if page is not None and (page.is_dir() or not page.absolute().parent.is_dir()):
         raise UsageError(f"--page {page}: not a file in a folder that is there")
     if len(systems) == 1 and store is not None and not SYSTEMS.load(systems[0]).modes:
-        raise typer.Exit(_of_settings(systems[0], store, page, by or []))
-    if by:
-        raise UsageError("--by: only for one system without modes, and with --store")
+        raise typer.Exit(_of_settings(systems[0], store, page, by or [], reports))
+    if by or reports:
+        raise UsageError(f"--{'by' if by else 'reports'}: only for one system without modes, and with --store")
     for name in systems:
         modes_of(name)
     kept = page if system and page is not None and page.exists() else None
@@ -386,13 +388,15 @@ def guarantees(
     raise typer.Exit(1 if any(line.status == PROMISED and line.seen.violated for line in lines) else 0)
 
 
-def _of_settings(system: str, store: Path, page: Path | None, by: Sequence[str]) -> int:
+def _of_settings(system: str, store: Path, page: Path | None, by: Sequence[str], reports: bool) -> int:
     """Print or write the page of a system without modes; return the exit status."""
     from harness.analysis.broker_page import broker_page, is_broker_page
 
+    if reports and page is None:
+        raise UsageError("--reports: they lie beside a page: give --page FILE, too")
     if page is not None and page.exists() and not is_broker_page(page):
         raise UsageError(f"--page {page}: is there already, and no page of this kind: remove it, or name another file")
-    text, broken = broker_page(system, store, by, page and page.with_suffix(""))
+    text, broken = broker_page(system, store, by, page.with_suffix("") if page is not None and reports else None)
     if page is not None:
         page.write_text(text, encoding="utf-8")
     else:

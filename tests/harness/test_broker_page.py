@@ -89,12 +89,15 @@ def test_the_command_copies_the_reports_of_witnesses(tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
     (tmp_path / "redis" / "witness-9.html").write_text("old")
     assert command("--page", str(page))[0] == 1
+    assert "witness-1.html" not in page.read_text(), "without its reports"
+    assert command("--page", str(page), "--reports")[0] == 1
     assert "[The run's report](redis/witness-1.html)" in page.read_text()
     assert [(each.name, each.read_text()) for each in (tmp_path / "redis").iterdir()] == [("witness-1.html", "<p>why")]
     assert command("--page", str(page))[0] == 1, "a page of this kind is replaced"
     page.write_text("# My notes")
     status, told = command("--page", str(page))
     assert status != 0 and "no page of this kind" in told and page.read_text() == "# My notes"
+    assert "give --page FILE, too" in command("--reports")[1]
     assert "no run of redis in this store has such a setting" in command("--by", "nothing")[1]
     stored(store, VALID, appendonly="yes")
     assert "witness" in command()[1]
