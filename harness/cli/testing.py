@@ -345,8 +345,8 @@ def guarantees(
                                               "the sections of other systems are preserved")] = None,
     by: Annotated[list[str] | None, typer.Option(help="for a system without modes: a setting of the workload that "
                                                  "makes rows, too; may be repeated")] = None,
-    reports: Annotated[bool, typer.Option("--reports", help="for a system without modes: copy the report of each broken "
-                                          "cell's witness beside the page, and link to it")] = False,
+    reports: Annotated[bool, typer.Option("--reports", help="for a system without modes: copy the report of each "
+                                          "broken cell's witness beside the page, and link to it")] = False,
 ) -> None:
     """Compare a system's guarantees in each mode with the observations in a store's runs, or in simulated ones.
 
