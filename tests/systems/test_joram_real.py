@@ -120,6 +120,12 @@ def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyP
         demand()
 
 
+def test_replicas_need_multicast() -> None:
+    with pytest.raises(UsageError, match="mode=ha needs multicast .* choose --backend local"):
+        make_test(system="joram-real", workload="queue", nemesis="none", backend="docker", nodes=None, time_limit=30,
+                  rate=10, seed=1, settings={"mode": "ha"})  # fmt: skip
+
+
 async def test_no_program_starts_for_a_server_that_refuses(tmp_path: Path) -> None:
     began = tmp_path / "began"
     listening = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)

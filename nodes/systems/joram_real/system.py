@@ -99,6 +99,9 @@ class JoramReal(ShellSystem):
         super().check(test, demands)
         if test.options["mode"] == HA and test.options["sync"]:
             raise UsageError(f"--set sync=true does not go with --set mode={HA}: its replicas store nothing")
+        if test.options["mode"] == HA and test.backend == "docker":
+            raise UsageError(f"--set mode={HA} needs multicast between its replicas, which Docker's networks don't "
+                             "pass on: choose --backend local")  # fmt: skip
         if int(test.options["expected"]) > len(test.node_names):
             raise UsageError(f"--set expected={test.options['expected']}: there are {len(test.node_names)} replicas")
         if trouble := java.missing_compiler():
