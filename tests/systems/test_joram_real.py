@@ -121,7 +121,7 @@ def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyP
 
 
 def test_replicas_need_multicast() -> None:
-    with pytest.raises(UsageError, match="mode=ha needs multicast .* choose --backend local"):
+    with pytest.raises(UsageError, match=r"mode=ha needs multicast .* choose --backend local"):
         make_test(system="joram-real", workload="queue", nemesis="none", backend="docker", nodes=None, time_limit=30,
                   rate=10, seed=1, settings={"mode": "ha"})  # fmt: skip
 
