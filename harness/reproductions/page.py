@@ -12,6 +12,7 @@ from typing import Any
 from harness.reproductions.checkout import commit_of
 from harness.reproductions.recipes import FAILS, TWIN, Recipe
 from harness.reproductions.run import Reproduction, confirmed_of, shows
+from harness.run.cases import BROKEN
 from stormproof.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +38,8 @@ is the median of one run, with set-up and checks.
 
 
 def note_seen(outcome: Reproduction, path: Path) -> None:
-    """Store the results of a reproduction, in place of earlier results for these arms.
+    """Store the results of a reproduction, in place of earlier results for these arms. Runs that could not be made or
+    judged do not count.
 
     Raises:
         UsageError: the file can't be read or written.
@@ -45,7 +47,7 @@ def note_seen(outcome: Reproduction, path: Path) -> None:
     seen = read_seen(path)
     place = seen.setdefault(outcome.recipe.name, {}).setdefault(outcome.backend, {})
     for arm in outcome.recipe.arms:
-        tries = outcome.tries.get(arm.name)
+        tries = [each for each in outcome.tries.get(arm.name, ()) if each.verdict != BROKEN]
         if tries:
             place[arm.name] = {
                 "shown": outcome.shown(arm), "of": len(tries),

@@ -135,6 +135,9 @@ def test_the_page_tells_what_was_seen(tmp_path: Path) -> None:
     assert "| `redis-X1` on local | t | f | 3 of 3 | 2 of 2 | 20 s |" in page
     today, commit = datetime.now(UTC).date().isoformat(), commit_of(SEEN_FILE.parents[1])
     assert f"| fails | `appendonly=no` | invalid: lost | 3 of 3 on local ({today}, {commit}) | invalid. |" in page
+    before = seen.read_text()
+    note_seen(outcome(tmp_path, [ended(BROKEN)], []), seen)
+    assert seen.read_text() == before, "a run that could not be made says nothing"
     seen.write_text("{")
     with pytest.raises(UsageError, match=r"seen\.json.*record again"):
         read_seen(seen)
