@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 
 RUNS ?= runs/brokers
 BROKERS ?= activemq artemis broker-j etcd joram-real kafka mosquitto nats rabbitmq redis zookeeper
-BY_etcd = --by holders
+BY_etcd = --by holders --by refuse_old_tokens
 BY_nats = --by disk_files
 
 READ = README.md ARCHITECTURE.md CONTRIBUTING.md checkers harness nemesis nodes reports scripts stormproof workloads
