@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -28,11 +28,13 @@ def check(run: Run) -> CheckOutcome:
     is not larger than one confirmed before the append was invoked.
     """
     logs = Logs(run)
-    return judge(run, logs, np.concatenate([logs.appended, logs.polled, logs.scanned]), "offset", "append-went-back")
+    rows = np.concatenate([logs.appended, logs.polled, logs.scanned])
+    return judge(run, logs, rows, "offset", "append-went-back", run.exempt("log-offsets"))
 
 
-def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> CheckOutcome:
-    """Judge the pairs in ``rows`` in the same way; ``noun`` is the user's word for the first half of a pair."""
+def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str, exempt: Collection[str] = ()) -> CheckOutcome:
+    """Judge the pairs in ``rows`` in the same way; ``noun`` is the user's word for the first half of a pair. Anomalies
+    of the ``exempt`` kinds are only counted."""
     rows = np.sort(rows)
     key, offset, value = logs.key(rows), logs.offset(rows), logs.value(rows)
     failed = logs.rows(vocabulary.FAIL, logs.words.append)
@@ -46,9 +48,11 @@ def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str) -> Chec
         "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
         went_back: _went_back(run, logs),
     }
+    more: dict[str, int] = {"not_promised": sum(len(found[kind]) for kind in exempt)} if exempt else {}
+    found |= {kind: [] for kind in exempt}
     after_loss = {kind: _after_loss(logs, found[kind]) for kind in ("two-values", went_back)}
     seen = amount(len(np.unique(same((key, offset)))), noun)
-    return outcome_of(logs, found, seen, ", each with one value", **{AFTER_LOSS: after_loss})
+    return outcome_of(logs, found, seen, ", each with one value", **{AFTER_LOSS: after_loss}, **more)
 
 
 def _after_loss(logs: Logs, found: RowTuples) -> int:

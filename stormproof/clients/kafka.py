@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,6 +47,9 @@ from stormproof.text import reason
 BROKER_PORT = 9092
 ANSWER_MILLISECONDS = 5000
 """The time limit of a request, for the client and for the broker."""
+TRANSACTION_MILLISECONDS = 5000
+"""The time after which the coordinator aborts a transaction of a client that is gone. Readers of committed records wait
+for it."""
 READY_SECONDS, METADATA_SECONDS = 1.0, 0.7
 """The time limits for reaching a leader (the library may first try another broker) and for asking who leads: together
 less than the usual time limit of an operation, 3 s."""
@@ -68,7 +72,10 @@ class KafkaConnection:
         self._common: dict[str, Any] = {}
         self._client: Any = None
         self._producer: Any = None
+        self._transactions = 0
+        self._isolation = self._options[ISOLATION] if self._options[TRANSACTIONS] else READ_UNCOMMITTED
         self._readers: dict[str, Any] = {}
+        self._ends: Any = None
         self._takers: dict[str, Taker] = {}
         self._turn = 0
         self._not_before: dict[int, float] = {}
@@ -83,13 +90,15 @@ class KafkaConnection:
         # The library would ask brokers in random order, and those that a cut hides would use up an operation's time.
         self._client.cluster.update_metadata(await _metadata(self._setup, host, port, local))
         self._client.set_topics(_topics(self._setup))
-        if repeats(self._options):
+        if self._options[TRANSACTIONS] or repeats(self._options):
             from aiokafka import AIOKafkaProducer
 
+            transactional = self._options[TRANSACTIONS]
             self._producer = AIOKafkaProducer(
                 **self._common, acks=-1 if self._options["acks"] == "all" else 1, metadata_max_age_ms=2000,
-                enable_idempotence=self._options["idempotence"] == "true",
-                request_timeout_ms=ANSWER_MILLISECONDS)  # fmt: skip
+                enable_idempotence=transactional or self._options["idempotence"] == "true",
+                transactional_id=uuid.uuid4().hex if transactional else None,
+                transaction_timeout_ms=TRANSACTION_MILLISECONDS, request_timeout_ms=ANSWER_MILLISECONDS)
             await self._producer.start()
 
     async def append(self, name: str, body: bytes) -> int:
@@ -107,15 +116,19 @@ class KafkaConnection:
         leader that does not answer."""
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
-        place = TopicPartition(name, 0)
+        place, common = TopicPartition(name, 0), {**self._common, "metadata_max_age_ms": 2000}
         if (reader := self._readers.get(name)) is None:
             reader = self._readers[name] = AIOKafkaConsumer(
-                **self._common, auto_offset_reset="none", enable_auto_commit=False, metadata_max_age_ms=2000,
-                request_timeout_ms=ANSWER_MILLISECONDS, fetch_max_wait_ms=FETCH_MILLISECONDS)  # fmt: skip
+                **common, auto_offset_reset="none", enable_auto_commit=False, request_timeout_ms=ANSWER_MILLISECONDS,
+                fetch_max_wait_ms=FETCH_MILLISECONDS, isolation_level=self._isolation)  # fmt: skip
             await reader.start()
             reader.assign([place])
             reader.seek(place, after)
-        if after >= (await reader.end_offsets([place]))[place]:
+        if self._ends is None:  # a reader of committed records would take the first open transaction for the end
+            self._ends = AIOKafkaConsumer(**common, request_timeout_ms=ANSWER_MILLISECONDS)
+            await self._ends.start()
+        end = (await self._ends.end_offsets([place]))[place]
+        if after >= end:
             return []
         if await reader.position(place) != after:
             reader.seek(place, after)
@@ -123,6 +136,8 @@ class KafkaConnection:
             found = (await reader.getmany(place, timeout_ms=500, max_records=limit)).get(place)
             if found:
                 return [LogEntry(each.offset + 1, each.value) for each in found]
+            if await reader.position(place) >= end:  # the rest are markers of transactions, and what was aborted
+                return []
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
         """Return the next record of the partitions that the group gives this consumer."""
@@ -158,7 +173,8 @@ class KafkaConnection:
 
     async def close(self) -> None:
         """Leave the groups and disconnect."""
-        await asyncio.gather(*map(stopped, self._readers.values()), *(each.ended() for each in self._takers.values()))
+        readers = [*self._readers.values(), *([] if self._ends is None else [self._ends])]
+        await asyncio.gather(*map(stopped, readers), *(each.ended() for each in self._takers.values()))
         if self._producer is not None and not await ended(self._producer.stop()):
             await ended(self._producer.client.close())
         if self._client is not None:
@@ -203,6 +219,8 @@ class KafkaConnection:
             NotDone: the request was not sent, or certainly rejected.
             Exception: anything else; the record may have been appended.
         """
+        if self._options[TRANSACTIONS]:
+            return await self._in_transaction(topic, partition, body)
         if self._producer is not None:
             await self._partitions(topic)
             offset = (await self._producer.send_and_wait(topic, body, partition=partition)).offset
@@ -232,6 +250,46 @@ class KafkaConnection:
         return int(offset)
 
 
+    async def _in_transaction(self, topic: str, partition: int, body: bytes) -> int:
+        """Send a record in a transaction of its own, which ``aborts`` of a hundred times is aborted; return its offset
+        in Kafka.
+
+        Raises:
+            NotDone: the coordinator confirmed that the transaction is aborted.
+            Exception: anything else; the transaction may have been committed.
+        """
+        await self._partitions(topic)
+        self._transactions += 1
+        share = int(self._options[ABORTS])
+        aborted = self._transactions * share // 100 > (self._transactions - 1) * share // 100
+        await self._producer.begin_transaction()
+        try:
+            record = await self._producer.send_and_wait(topic, body, partition=partition)
+        except Exception as error:
+            await self._producer.abort_transaction()
+            raise NotDone(f"its transaction was aborted, since it could not be sent: {reason(error)}") from error
+        if aborted:
+            await self._producer.abort_transaction()
+            raise NotDone("its transaction was to be aborted, and was")
+        await self._producer.commit_transaction()
+        return int(record.offset)
+
+
+TRANSACTIONS, ABORTS, ISOLATION = "transactions", "aborts", "isolation_level"
+READ_UNCOMMITTED = "read_uncommitted"
+SHARED_OPTIONS = (
+    Option("acks", "all", "replicas that must have a record before it is confirmed", ("all", "1")),
+    Option("replication_factor", 0, "replicas of each topic; 0: three, or as many as there are brokers"),
+    Option("min_insync_replicas", 0, "min.insync.replicas; 0: two of three replicas, otherwise one"),
+    Option("partitions", 0, "partitions of each queue; 0: one for each consumer"),
+    Option("flush_messages", 0, "flush.messages; 0: the broker's default"),
+    Option("unclean_leader_election", "default", "unclean.leader.election.enable", ("default", "true", "false")),
+    Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests", ("false", "true")),
+    Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
+)
+"""Options of all libraries."""
+
+
 class Kafka(ProtocolClient):
     """Kafka, and brokers that speak its protocol."""
 
@@ -242,28 +300,27 @@ class Kafka(ProtocolClient):
     provides = frozenset({"queues", "logs"})
     distributions: ClassVar[tuple[str, ...]] = ("aiokafka",)
     options: ClassVar[tuple[Option, ...]] = (
-        Option("acks", "all", "replicas that must have a record before it is confirmed", ("all", "1")),
-        Option("replication_factor", 0, "replicas of each topic; 0: three, or as many as there are brokers"),
-        Option("min_insync_replicas", 0, "min.insync.replicas; 0: two of three replicas, otherwise one"),
-        Option("partitions", 0, "partitions of each queue; 0: one for each consumer"),
-        Option("flush_messages", 0, "flush.messages; 0: the broker's default"),
-        Option("unclean_leader_election", "default", "unclean.leader.election.enable", ("default", "true", "false")),
-        Option("idempotence", "false", "enable.idempotence; true: the library also repeats requests",
-               ("false", "true")),
-        Option("repeats", False, "the library sends a message again after an error or a silence, as by default"),
+        *SHARED_OPTIONS,
+        Option(TRANSACTIONS, False, "each record of a log is sent in a transaction of its own"),
+        Option(ABORTS, 20, "of a hundred transactions, those that clients abort"),
+        Option(ISOLATION, "read_committed", "isolation.level of readers", ("read_committed", READ_UNCOMMITTED)),
     )
     guarantees = (
         Guarantee("duplicated", NOT_PROMISED, "Kafka's documentation, Message Delivery Semantics",
                   "a consumer that dies before it commits leaves its record to another: at least once"),
         Guarantee("order", NOT_PROMISED, "Kafka's documentation, Guarantees",
                   "records are ordered within a partition; a queue has several"),
+        Guarantee("log-offsets:from-nowhere", NOT_PROMISED, "Kafka's documentation, isolation.level",
+                  "readers of uncommitted records get those of aborted transactions",
+                  mode={ISOLATION: READ_UNCOMMITTED}),
     )  # fmt: skip
     """Loss is judged in every mode."""
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError for settings that all libraries refuse."""
-        if options.get("idempotence") == "true" and options.get("acks") == "1":
-            raise UsageError("idempotence=true needs acks=all: producers refuse any other value")
+        for name, value in (("idempotence", "true"), (TRANSACTIONS, True)):
+            if options.get(name) == value and options.get("acks") == "1":
+                raise UsageError(f"{name}=true needs acks=all: producers refuse any other value")
 
     def connection(self, setup: BrokerSetup) -> KafkaConnection:
         """Return a new connection."""

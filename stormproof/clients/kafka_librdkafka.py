@@ -27,7 +27,15 @@ from typing import Any
 
 from stormproof import blocking
 from stormproof.clients.exec import in_program
-from stormproof.clients.kafka import ANSWER_MILLISECONDS, READY_SECONDS, REJECTED, Kafka, KafkaConnection, repeats
+from stormproof.clients.kafka import (
+    ANSWER_MILLISECONDS,
+    READY_SECONDS,
+    REJECTED,
+    SHARED_OPTIONS,
+    Kafka,
+    KafkaConnection,
+    repeats,
+)
 from stormproof.clients.kafka_link import CONNECT_SECONDS, FETCH_MILLISECONDS, security_protocol
 from stormproof.contracts.client import LogEntry, NotDone
 from stormproof.contracts.option import Option
@@ -202,7 +210,7 @@ class Librdkafka(Kafka):
     binds = False
     distributions = (*Kafka.distributions, "confluent-kafka")
     options = (
-        *Kafka.options,
+        *SHARED_OPTIONS,
         Option("socket_timeout_ms", 1000, "socket.timeout.ms (in Java request.timeout.ms): silence after which the "
                "library repeats; its default is 60000 (30000)", least=10),
     )  # fmt: skip

@@ -47,7 +47,8 @@ def _properties(folder: Path, port: int, controllers: int) -> str:
         "controller.listener.names=CONTROLLER", f"log.dirs={folder / 'data'}", "auto.create.topics.enable=false",
         "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1", "group.initial.rebalance.delay.ms=0",
         "share.coordinator.state.topic.num.partitions=1", "share.coordinator.state.topic.replication.factor=1",
-        "share.coordinator.state.topic.min.isr=1", "",
+        "share.coordinator.state.topic.min.isr=1", "transaction.state.log.num.partitions=1",
+        "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1", "",
     ])  # fmt: skip
 
 

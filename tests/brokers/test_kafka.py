@@ -128,6 +128,37 @@ async def test_logs(port: int) -> None:
     assert await KAFKA.clear(setup, ["unused", "log", "never-there"]) == []
 
 
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+async def test_transactions(port: int, level: str) -> None:
+    """One of two is aborted. The end of a log is found behind what was aborted, and not before an open transaction."""
+    setup = setup_of(port, "unused", level, transactions=True, aborts=50, isolation_level=level)
+    await KAFKA.prepare(setup)
+    connection = KAFKA.connection(setup)
+    await connection.connect("127.0.0.1", port, "127.0.0.9")
+    offsets = []
+    for body in (b"a", b"b", b"c", b"d"):
+        try:
+            offsets.append((await connection.append(level, body), body))
+        except NotDone as error:
+            assert "its transaction was to be aborted, and was" in str(error)
+    assert [body for _, body in offsets] == [b"a", b"c"]
+    found: list[LogEntry] = []
+    while batch := await connection.read(level, found[-1].offset if found else 0, 9):
+        found += batch
+    bodies = [each.body for each in found]
+    assert bodies == ([b"a", b"c"] if level == "read_committed" else [b"a", b"b", b"c", b"d"])
+    assert set(offsets) <= {(each.offset, each.body) for each in found}
+    await connection._producer.begin_transaction()
+    await connection._producer.send_and_wait(level, b"e", partition=0)
+    if level == "read_committed":
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connection.read(level, found[-1].offset, 9), 1.5)
+    await connection._producer.abort_transaction()
+    last = [each.body for each in await connection.read(level, found[-1].offset, 9)]
+    assert last == ([] if level == "read_committed" else [b"e"])
+    await connection.close()
+
+
 async def test_the_depth_counts_what_no_acknowledgement_stands_for(port: int) -> None:
     """With three partitions: before any commit, with messages that a consumer has, and after acknowledgements."""
     setup = setup_of(port, "deep", partitions=3)

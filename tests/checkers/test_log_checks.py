@@ -78,6 +78,20 @@ def test_each_anomaly(check: str, kind: str, rows: list[Row]) -> None:
     assert found.anomalies[0].kind == kind and found.anomalies[0].ops
 
 
+def test_what_readers_of_uncommitted_records_get_is_counted_where_it_is_not_promised() -> None:
+    """An aborted append that is read, beside an offset with two values, which no mode permits."""
+    aborted = [*append(2, 5, "fail"), *poll(2, 5)]
+    info = {"test": {**INFO["test"], "options": {"logs": 2}}, "exemptions": {"log-offsets": ["from-nowhere"]}}
+
+    def offsets(rows: list[Row]) -> CheckOutcome:
+        return next(each.outcome for each in judge(run_of(rows, **info)).checks if each.check == "log-offsets")
+
+    found = offsets([*append(1, 1), *aborted])
+    assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
+    found = offsets([*append(1, 1), *aborted, *append(1, 3)])
+    assert (found.verdict, found.figures["two-values"], found.figures["from-nowhere"]) == (INVALID, 1, 0)
+
+
 @pytest.mark.parametrize(("check", "rows"), [
     ("log-lost", [*append(1, 1)]), ("divergence", [*whole((1, 1), f="copy")]),
 ])  # fmt: skip

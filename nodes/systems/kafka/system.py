@@ -62,6 +62,7 @@ _LEADS = re.compile(r"\[Broker id=\d+\] (Leader|Follower) (\S+)-0 .*starts at le
 
 LIBRARIES: Mapping[str, ProtocolClient] = {"aiokafka": KAFKA_CLIENT, "librdkafka": KAFKA_LIBRDKAFKA,
                                            "java": KAFKA_JAVA}  # fmt: skip
+_OPTIONS = {option.name: option for library in LIBRARIES.values() for option in library.options}
 
 
 class Kafka(ProtocolSystem):
@@ -97,7 +98,7 @@ class Kafka(ProtocolSystem):
         """Take what all libraries declare."""
         super().__init__()
         own = {option.name for option in self.options}
-        self.options = (*self.options, *(option for option in KAFKA_JAVA.options if option.name not in own))
+        self.options = (*self.options, *(option for name, option in _OPTIONS.items() if name not in own))
 
     def protocol_of(self, options: Mapping[str, Any]) -> ProtocolClient:
         """Return the client by the library that a test names."""
@@ -111,7 +112,7 @@ class Kafka(ProtocolSystem):
                              "library=java (share groups)")  # fmt: skip
         super().check(test, demands)
         known = {option.name for option in self.protocol_of(test.options).options}
-        for option in KAFKA_JAVA.options:
+        for option in _OPTIONS.values():
             value = test.options[option.name]
             if option.name not in known and value != option.default:
                 others = " or ".join(name for name, each in LIBRARIES.items() if option in each.options)
@@ -161,6 +162,7 @@ class Kafka(ProtocolSystem):
             "transaction.state.log.num.partitions": 1,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": min(2, copies),
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
             "group.initial.rebalance.delay.ms": 500,
             "group.share.session.timeout.ms": SHARE_SESSION_MS,
             "group.share.min.session.timeout.ms": SHARE_SESSION_MS,
