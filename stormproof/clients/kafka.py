@@ -112,7 +112,7 @@ class KafkaConnection:
         await self._produce(queue, partitions[self._turn % len(partitions)], body)
 
     async def read(self, name: str, after: int, limit: int) -> Sequence[LogEntry]:
-        """Fetch from the log's leader. The end offset is asked for first: a fetch alone does not tell an end from a
+        """Fetch from the log's leader. It first asks for the end offset: a fetch alone does not tell an end from a
         leader that does not answer."""
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -136,7 +136,7 @@ class KafkaConnection:
             found = (await reader.getmany(place, timeout_ms=500, max_records=limit)).get(place)
             if found:
                 return [LogEntry(each.offset + 1, each.value) for each in found]
-            if await reader.position(place) >= end:  # the rest are markers of transactions, and what was aborted
+            if await reader.position(place) >= end:  # only markers and aborted records follow
                 return []
 
     async def take(self, queue: str, timeout: float) -> Delivery | None:
@@ -251,8 +251,7 @@ class KafkaConnection:
 
 
     async def _in_transaction(self, topic: str, partition: int, body: bytes) -> int:
-        """Send a record in a transaction of its own, which ``aborts`` of a hundred times is aborted; return its offset
-        in Kafka.
+        """Send a record in a separate transaction; return its offset in Kafka. ``aborts`` of a hundred are aborted.
 
         Raises:
             NotDone: the coordinator confirmed that the transaction is aborted.
@@ -301,7 +300,7 @@ class Kafka(ProtocolClient):
     distributions: ClassVar[tuple[str, ...]] = ("aiokafka",)
     options: ClassVar[tuple[Option, ...]] = (
         *SHARED_OPTIONS,
-        Option(TRANSACTIONS, False, "each record of a log is sent in a transaction of its own"),
+        Option(TRANSACTIONS, False, "clients send each record of a log in a separate transaction"),
         Option(ABORTS, 20, "of a hundred transactions, those that clients abort"),
         Option(ISOLATION, "read_committed", "isolation.level of readers", ("read_committed", READ_UNCOMMITTED)),
     )
@@ -469,7 +468,7 @@ async def _metadata(setup: BrokerSetup, host: str, port: int, local: str) -> Any
 
 
 async def _asked(setup: BrokerSetup, host: str, port: int, local: str, request: Any) -> Any:
-    """Return one broker's answer to a request, on a connection of its own."""
+    """Return one broker's answer to a request, on a separate connection."""
     from aiokafka.conn import create_conn
 
     common = common_settings(setup, "", local)

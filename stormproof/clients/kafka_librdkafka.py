@@ -97,7 +97,7 @@ class LibrdkafkaConnection:
         return offset + 1
 
     def read(self, name: str, after: int, limit: int) -> Sequence[LogEntry]:
-        """Fetch from the log's leader. The end offset is asked for first: a fetch alone does not tell an end from a
+        """Fetch from the log's leader. It first asks for the end offset: a fetch alone does not tell an end from a
         leader that does not answer."""
         from confluent_kafka import Consumer, TopicPartition
 
