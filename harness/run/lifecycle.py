@@ -95,7 +95,7 @@ class RunResult:
         for name, count in self.verdict["anomalies"].items():
             (broken if name in promised else permitted).append(f"{name} {count}")
         permitted += [f"{check['anomaly']} {count}" for check in self.verdict["checks"]
-                      if (count := check["figures"].get("not_promised"))]  # fmt: skip
+                      if (count := check.get("figures", {}).get("not_promised"))]  # fmt: skip
         override = self.run_dir / COMPOSE_OVERRIDE
         return [
             self.verdict["sentence"],
