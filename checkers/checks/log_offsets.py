@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -29,27 +29,33 @@ def check(run: Run) -> CheckOutcome:
     """
     logs = Logs(run)
     rows = np.concatenate([logs.appended, logs.polled, logs.scanned])
-    return judge(run, logs, rows, "offset", "append-went-back", run.exempt("log-offsets"))
+    return judge(run, logs, rows, "offset", "append-went-back", aborted="from-nowhere" in run.exempt("log-offsets"))
 
 
-def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str, exempt: Collection[str] = ()) -> CheckOutcome:
-    """Judge the pairs in ``rows`` in the same way; ``noun`` is the user's word for the first half of a pair. Anomalies
-    of the ``exempt`` kinds are only counted."""
+def judge(run: Run, logs: Logs, rows: Int64s, noun: str, went_back: str, aborted: bool = False) -> CheckOutcome:
+    """Judge the pairs in ``rows`` in the same way; ``noun`` is the user's word for the first half of a pair.
+    ``aborted``: readers may get values whose append failed; they are counted and not judged."""
     rows = np.sort(rows)
     key, offset, value = logs.key(rows), logs.offset(rows), logs.value(rows)
     failed = logs.rows(vocabulary.FAIL, logs.words.append)
     calls = logs.rows(vocabulary.INVOKE, logs.words.append)
-    calls = calls[~isin(calls, run.history.partner[failed])]
+    failed_calls = run.history.partner[failed]
+    calls = calls[~isin(calls, failed_calls)]
     unknown = ~isin(same((key, value)), same((logs.key(calls), logs.value(calls))))
     _, first = np.unique(same((key, value))[unknown], return_index=True)
+    nowhere = np.sort(rows[unknown][first])
+    more: dict[str, int] = {}
+    if aborted:
+        came = isin(same((logs.key(nowhere), logs.value(nowhere))), same((logs.key(failed_calls),
+                                                                          logs.value(failed_calls))))
+        more["not_promised"] = int(np.count_nonzero(came))
+        nowhere = nowhere[~came]
     found: dict[str, RowTuples] = {
         "two-values": _differing(rows, same((key, offset)), value),
         f"two-{noun}s": _differing(rows, same((key, value)), offset),
-        "from-nowhere": [(row,) for row in np.sort(rows[unknown][first]).tolist()],
+        "from-nowhere": [(row,) for row in nowhere.tolist()],
         went_back: _went_back(run, logs),
     }
-    more: dict[str, int] = {"not_promised": sum(len(found[kind]) for kind in exempt)} if exempt else {}
-    found |= {kind: [] for kind in exempt}
     after_loss = {kind: _after_loss(logs, found[kind]) for kind in ("two-values", went_back)}
     seen = amount(len(np.unique(same((key, offset)))), noun)
     return outcome_of(logs, found, seen, ", each with one value", **{AFTER_LOSS: after_loss}, **more)

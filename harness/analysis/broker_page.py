@@ -1,4 +1,4 @@
-"""A page about a system that is not modelled by modes: what held and what broke in a store's runs, setting by fault."""
+"""A page about a system without modes: what held and what broke in a store's runs, setting by fault."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.run import plugins
+from harness.analysis.guarantee_matrix import judged_runs
 from harness.run.describe import changed, command_line
 from nodes.systems.catalog import SYSTEMS
 from reports.folder import read_folder
 from reports.root_cause import LeadingCause
 from reports.run_page import explain
 from stormproof.contracts.check import INVALID, VALID
-from stormproof.contracts.system import NO_BUG
-from stormproof.errors import HistoryError, UsageError
-from stormproof.run_folder import REPORT, read_run, read_verdict
-from stormproof.store import Store
+from stormproof.errors import UsageError
+from stormproof.run_folder import REPORT
 from stormproof.test import Test
 from stormproof.text import amount, listed, markdown_cell
 
@@ -52,25 +50,16 @@ class Row:
     settings: tuple[tuple[str, str], ...]
 
 
+Witness = tuple[Shown, LeadingCause | None]
+"""A run, and the cause on its page."""
 Cells = Mapping[Row, Mapping[str, Sequence[Shown]]]
 """Row -> faults -> runs."""
 
 
 def runs_of(system: str, store: Path) -> list[Shown]:
-    """Return the runs of a system in a store that have a verdict, without those that had a bug switched on or other
-    plug-ins than the system, as it is here."""
+    """Return the runs of a system in a store that have a verdict (``judged_runs``)."""
     found = []
-    for path in Store(store).runs():
-        try:
-            info = read_run(path)
-            test = Test.from_json(info["test"])
-            verdict = read_verdict(path)
-            plugins.demand_same(info, str(path))
-        except HistoryError:
-            continue
-        others = any(each["kind"] != plugins.SYSTEM for each in info.get("plugins") or ())
-        if test.system != system or others or test.options.get("bug", NO_BUG) != NO_BUG:
-            continue
+    for path, info, test, verdict in judged_runs(system, store):
         broken = tuple(check["check"] for check in verdict["checks"]
                        if check["verdict"] == INVALID and check["check"] in info["guarantees"])  # fmt: skip
         confirmed = verdict["figures"].get("faults_confirmed") or 0
@@ -135,14 +124,15 @@ def _head(system: str, runs: Sequence[Shown]) -> Iterator[str]:
            "proof. Faults count if their effect was confirmed.")  # fmt: skip
 
 
-def _witnesses_of(cells: Cells) -> dict[tuple[Row, str], Shown]:
+def _witnesses_of(cells: Cells) -> dict[tuple[Row, str], Witness]:
     """Return one run for each cell that has invalid ones: the first whose page infers a cause, otherwise the first."""
     found = {}
     for row, columns in cells.items():
         for faults, runs in columns.items():
             bad = [shown for shown in runs if shown.verdict == INVALID]
             if bad:
-                found[row, faults] = next((shown for shown in bad if _cause(shown)), bad[0])
+                causes = ((shown, explain(read_folder(shown.path)).why) for shown in bad)
+                found[row, faults] = next((each for each in causes if each[1]), (bad[0], None))
     return found
 
 
@@ -170,22 +160,22 @@ def _cell(runs: Sequence[Shown], number: int) -> str:
         names = listed([*dict.fromkeys(name for shown in bad for name in shown.broken)])
         words.append(f"**broken** in {len(bad)} of {len(runs)}: {names} ([witness {number}](#witness-{number}))")
     if held:
-        words.append(f"held in {amount(len(held), 'run')} under "
-                     f"{amount(sum(shown.faults for shown in held), 'confirmed fault')}")  # fmt: skip
+        faults = sum(shown.faults for shown in held)
+        under = f" under {amount(faults, 'confirmed fault')}" if faults else ""
+        words.append(f"held in {amount(len(held), 'run')}{under}")
     unknown = len(runs) - len(bad) - len(held)
     return ", ".join([*words, *([f"unknown in {unknown}"] if unknown else [])])
 
 
-def _told_witnesses(witnesses: Mapping[tuple[Row, str], Shown], folder: Path | None) -> Iterator[str]:
+def _told_witnesses(witnesses: Mapping[tuple[Row, str], Witness], folder: Path | None) -> Iterator[str]:
     """Yield a section on each witness. Copy its report to ``folder``."""
     for old in folder.glob(_REPORT.format("*")) if folder is not None else ():
         old.unlink()
     if witnesses:
         yield from ("", "## Witnesses", "", "One run of each broken cell, and the command that runs it again.")
-    for number, ((row, faults), shown) in enumerate(witnesses.items(), 1):
+    for number, ((row, faults), (shown, cause)) in enumerate(witnesses.items(), 1):
         yield from ("", f"### Witness {number}", "", f"{row.workload}, {_settings(row)}, {faults}: "
                     f"{markdown_cell(shown.sentence)}")  # fmt: skip
-        cause = _cause(shown)
         if cause is not None:
             yield from ("", f"{markdown_cell(cause.which.capitalize())}: {markdown_cell(cause.cause.text)}")
         report = shown.path / REPORT
@@ -197,13 +187,9 @@ def _told_witnesses(witnesses: Mapping[tuple[Row, str], Shown], folder: Path | N
         yield from ("", "```sh", command_line(shown.test, Path("runs"), brief=True), "```")
 
 
-def _cause(shown: Shown) -> LeadingCause | None:
-    return explain(read_folder(shown.path)).why
-
-
 def _told(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _settings(row: Row) -> str:
-    return ", ".join(f"`{name}={value}`" for name, value in row.settings) or "the defaults"
+    return ", ".join(f"`{name}={value}`" for name, value in row.settings).replace("|", "\\|") or "the defaults"

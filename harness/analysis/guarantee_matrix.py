@@ -192,6 +192,16 @@ def read_store(system: str, store: Path) -> GuaranteeFindings:
     bug switched on, had an unknown verdict, or used a plug-in other than the system itself, as it is here."""
     findings = GuaranteeFindings(system, f"the runs under faults in the store `{store}`")
     modes, defaults = modes_of(system), _defaults(system)
+    for _, _, test, verdict in judged_runs(system, store):
+        known = test.nemesis and verdict["verdict"] != UNKNOWN
+        if known and (mode := mode_of(modes, test.options, defaults)):
+            findings.add(mode, test, verdict)
+    return findings
+
+
+def judged_runs(system: str, store: Path) -> Iterator[tuple[Path, Mapping[str, Any], Test, Mapping[str, Any]]]:
+    """Yield the runs of a system in a store that have a verdict: folder, description, test, verdict. Runs are left out
+    if they had a bug switched on, or used a plug-in other than the system itself, as it is here."""
     for run in Store(store).runs():
         try:
             info = read_run(run)
@@ -200,12 +210,9 @@ def read_store(system: str, store: Path) -> GuaranteeFindings:
             plugins.demand_same(info, str(run))
         except HistoryError:
             continue
-        if any(each["kind"] != plugins.SYSTEM for each in info.get("plugins") or ()):
-            continue
-        sound = test.options.get("bug", NO_BUG) == NO_BUG and verdict["verdict"] != UNKNOWN
-        if test.system == system and test.nemesis and sound and (mode := mode_of(modes, test.options, defaults)):
-            findings.add(mode, test, verdict)
-    return findings
+        own = all(each["kind"] == plugins.SYSTEM for each in info.get("plugins") or ())
+        if own and test.system == system and test.options.get("bug", NO_BUG) == NO_BUG:
+            yield run, info, test, verdict
 
 
 def promised_in(system: str) -> dict[tuple[str, str], Guarantee]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -73,7 +72,7 @@ def _compiled(system: str, source: Path, jars: str, release: int) -> Path:
             for path in sorted(classes.rglob("*.class")):
                 jar.write(path, path.relative_to(classes))
         try:
-            os.rename(whole, folder)  # noqa: PTH104 (Path.rename is the same)
+            whole.rename(folder)
         except OSError:
             if not folder.is_dir():  # another process was faster
                 raise

@@ -311,9 +311,13 @@ class Kafka(ProtocolClient):
                   "records are ordered within a partition; a queue has several"),
         Guarantee("log-offsets:from-nowhere", NOT_PROMISED, "Kafka's documentation, isolation.level",
                   "readers of uncommitted records get those of aborted transactions",
-                  mode={ISOLATION: READ_UNCOMMITTED}),
+                  mode={TRANSACTIONS: True, ISOLATION: READ_UNCOMMITTED}),
     )  # fmt: skip
     """Loss is judged in every mode."""
+
+    def features(self, options: Mapping[str, Any]) -> frozenset[str]:
+        """Return the features: transactions are those of logs."""
+        return frozenset({"logs"}) if options.get(TRANSACTIONS) else self.provides
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError for settings that all libraries refuse."""

@@ -79,7 +79,7 @@ def test_each_anomaly(check: str, kind: str, rows: list[Row]) -> None:
 
 
 def test_what_readers_of_uncommitted_records_get_is_counted_where_it_is_not_promised() -> None:
-    """An aborted append that is read, beside an offset with two values, which no mode permits."""
+    """An aborted append that is read, beside an offset with two values or a value of nobody, which no mode permits."""
     aborted = [*append(2, 5, "fail"), *poll(2, 5)]
     info = {"test": {**INFO["test"], "options": {"logs": 2}}, "exemptions": {"log-offsets": ["from-nowhere"]}}
 
@@ -90,6 +90,8 @@ def test_what_readers_of_uncommitted_records_get_is_counted_where_it_is_not_prom
     assert (found.verdict, found.count, found.figures["not_promised"]) == (VALID, 0, 1)
     found = offsets([*append(1, 1), *aborted, *append(1, 3)])
     assert (found.verdict, found.figures["two-values"], found.figures["from-nowhere"]) == (INVALID, 1, 0)
+    found = offsets([*append(1, 1), *aborted, *poll(3, 9)])
+    assert (found.verdict, found.figures["from-nowhere"], found.figures["not_promised"]) == (INVALID, 1, 1)
 
 
 @pytest.mark.parametrize(("check", "rows"), [

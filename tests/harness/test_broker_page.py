@@ -29,7 +29,7 @@ def stored(store: Path, verdict: str, nemesis: str = "kill", report: str = "", n
               {"check": "order", "verdict": INVALID, "count": 1, "figures": {}}]  # fmt: skip
     (folder / "verdict.json").write_text(json.dumps({
         "schema": 1, "verdict": verdict, "sentence": f"{verdict.capitalize()}: a|b <i>", "checks": checks,
-        "figures": {"faults_confirmed": 1}}))  # fmt: skip
+        "figures": {"faults_confirmed": int(nemesis != "none")}}))  # fmt: skip
     if report:
         (folder / "report.html").write_text(report)
 
@@ -56,6 +56,13 @@ def test_cells_tell_what_broke_and_what_held(tmp_path: Path) -> None:
         "| held in 1 run under 1 confirmed fault |"]  # fmt: skip
     assert "queue, the defaults, kill: Invalid: a\\|b \\<i\\>" in page, "text of a run is no markup"
     assert "--nemesis kill" in page and str(tmp_path) not in page
+
+
+def test_a_run_without_faults_held_under_none(tmp_path: Path) -> None:
+    stored(tmp_path, VALID, "none", program="/a|b")
+    page, _ = broker_page("redis", tmp_path, (), None)
+    assert lines_of(page, "| settings") == ["| settings | no fault |"]
+    assert lines_of(page, "| `") == ["| `program=/a\\|b` | held in 1 run |"], "a bar of a setting ends no cell"
 
 
 def test_a_setting_of_the_workload_makes_rows_if_asked_for(tmp_path: Path) -> None:

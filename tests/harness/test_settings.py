@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from harness.analysis.guarantees import exemptions_of
 from harness.cli.app import app
 from harness.cli.config_file import Key, read_config
 from harness.cli.configured import keys_of
@@ -16,6 +17,7 @@ from harness.run.settings import convert_options, make_test, parse_assignments
 from stormproof.contracts.option import Option
 from stormproof.errors import UsageError
 from stormproof.test import Test
+from workloads.catalog import WORKLOADS
 
 PLAIN: dict[str, Any] = {
     "system": "joram", "workload": "queue", "nemesis": "none", "backend": "local",
@@ -67,6 +69,28 @@ def test_a_setting_of_the_other_library_is_refused() -> None:
         make_test(**{**kafka, "settings": settings})
     with pytest.raises(UsageError, match=r"^--set socket_timeout_ms=50 needs --set library=librdkafka or java$"):
         make_test(**{**kafka, "settings": {"socket_timeout_ms": "50"}})
+
+
+@pytest.mark.parametrize(("settings", "workload", "told"), [
+    ({}, "queue", "needs queues, which the client does not provide; it provides logs"),
+    ({"acks": "1"}, "log", "transactions=true needs acks=all"),
+    ({"library": "librdkafka"}, "log", "--set transactions=True needs --set library=aiokafka"),
+])
+def test_transactions_are_those_of_logs_by_one_library(settings: dict[str, str], workload: str, told: str) -> None:
+    pytest.importorskip("aiokafka")
+    pytest.importorskip("confluent_kafka")
+    kafka = {**PLAIN, "system": "kafka", "workload": workload, "settings": {"transactions": "true", **settings}}
+    with pytest.raises(UsageError, match=told):
+        make_test(**kafka)
+
+
+def test_what_uncommitted_reads_may_show_is_not_promised_in_transactions_alone() -> None:
+    pytest.importorskip("aiokafka")
+    kafka = {**PLAIN, "system": "kafka", "workload": "log"}
+    for settings, exempt in (({"transactions": "true"}, True), ({}, False)):
+        test = make_test(**{**kafka, "settings": {"isolation_level": "read_uncommitted", **settings}})
+        found = exemptions_of(test, WORKLOADS.load("log").guarantees)
+        assert found == ({"log-offsets": ["from-nowhere"]} if exempt else {})
 
 
 def test_options_take_the_type_of_their_default() -> None:

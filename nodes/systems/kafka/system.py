@@ -84,7 +84,7 @@ class Kafka(ProtocolSystem):
     options: tuple[Option, ...] = (
         replace(BINARY, help="folder of a Kafka on the machines, which has its jars in libs; empty: the fetched one"),
         version_option("kafka"),
-        Option("controllers", COMBINED, "controllers on the brokers, or three on machines of their own",
+        Option("controllers", COMBINED, "controllers on the brokers, or three on separate machines",
                (COMBINED, APART)),
         Option("broker_session_timeout_ms", 3000, "broker.session.timeout.ms: silence after which a broker counts as "
                "gone; Kafka's default is 9000", least=100),
