@@ -73,7 +73,8 @@ def root(
 
 if importlib.util.find_spec("harness.tools") is not None:  # no wheel has the tools of a checkout
     app.command(short_help="Demonstrate the harness: the same faults under an unsafe and under a safe setting.")(
-        testing.demo)
+        testing.demo
+    )
 app.command(short_help="Run one test, from the cluster's start to the report.")(testing.test)
 app.command(short_help="Write a file for a system of your own, with a test and a night.")(starting.new)
 app.command(short_help="Run a test in simulation with many seeds.")(testing.simulate)
@@ -192,11 +193,20 @@ def _status_of(application: Callable[..., Any]) -> tuple[int, str]:
         if isinstance(error, OSError):
             full = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             return EXIT_ERROR, _told(f"{_FULL}: {error.strerror}" if full else _one_line(str(error)))
-        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        if _is_too_little_memory(error):
             return EXIT_ERROR, _told(f"there is too little memory, or room for processes ({type(error).__name__})")
         # Status 1 would read as "invalid".
         traceback.print_exc()
         return EXIT_ERROR, _told("a defect in the harness; please report the lines above")
+
+
+def _is_too_little_memory(error: Exception) -> bool:
+    """Return whether memory, or room for threads, was missing; an import without memory ends as a SystemError."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, RuntimeError) and "start new thread" in str(error))
+        or (isinstance(error, SystemError) and "without exception set" in str(error))
+    )
 
 
 def _told(why: str) -> str:

@@ -73,7 +73,7 @@ class KafkaConnection:
         self._client: Any = None
         self._producer: Any = None
         self._transactions = 0
-        self._isolation = self._options[ISOLATION] if self._options[TRANSACTIONS] else READ_UNCOMMITTED
+        self._isolation = self._options[ISOLATION] if self._options[TRANSACTIONAL] else READ_UNCOMMITTED
         self._readers: dict[str, Any] = {}
         self._ends: Any = None
         self._takers: dict[str, Taker] = {}
@@ -90,10 +90,10 @@ class KafkaConnection:
         # The library would ask brokers in random order, and those that a cut hides would use up an operation's time.
         self._client.cluster.update_metadata(await _metadata(self._setup, host, port, local))
         self._client.set_topics(_topics(self._setup))
-        if self._options[TRANSACTIONS] or repeats(self._options):
+        if self._options[TRANSACTIONAL] or repeats(self._options):
             from aiokafka import AIOKafkaProducer
 
-            transactional = self._options[TRANSACTIONS]
+            transactional = self._options[TRANSACTIONAL]
             self._producer = AIOKafkaProducer(
                 **self._common, acks=-1 if self._options["acks"] == "all" else 1, metadata_max_age_ms=2000,
                 enable_idempotence=transactional or self._options["idempotence"] == "true",
@@ -219,7 +219,7 @@ class KafkaConnection:
             NotDone: the request was not sent, or certainly rejected.
             Exception: anything else; the record may have been appended.
         """
-        if self._options[TRANSACTIONS]:
+        if self._options[TRANSACTIONAL]:
             return await self._in_transaction(topic, partition, body)
         if self._producer is not None:
             await self._partitions(topic)
@@ -251,7 +251,7 @@ class KafkaConnection:
 
 
     async def _in_transaction(self, topic: str, partition: int, body: bytes) -> int:
-        """Send a record in a separate transaction; return its offset in Kafka. ``aborts`` of a hundred are aborted.
+        """Send a record in a separate transaction; return its offset in Kafka. ``abort_percent`` of a hundred are aborted.
 
         Raises:
             NotDone: the coordinator confirmed that the transaction is aborted.
@@ -274,7 +274,7 @@ class KafkaConnection:
         return int(record.offset)
 
 
-TRANSACTIONS, ABORTS, ISOLATION = "transactions", "aborts", "isolation_level"
+TRANSACTIONAL, ABORTS, ISOLATION = "transactional", "abort_percent", "isolation_level"
 READ_UNCOMMITTED = "read_uncommitted"
 SHARED_OPTIONS = (
     Option("acks", "all", "replicas that must have a record before it is confirmed", ("all", "1")),
@@ -300,7 +300,7 @@ class Kafka(ProtocolClient):
     distributions: ClassVar[tuple[str, ...]] = ("aiokafka",)
     options: ClassVar[tuple[Option, ...]] = (
         *SHARED_OPTIONS,
-        Option(TRANSACTIONS, False, "clients send each record of a log in a separate transaction"),
+        Option(TRANSACTIONAL, False, "clients send each record of a log in a separate transaction"),
         Option(ABORTS, 20, "of a hundred transactions, those that clients abort"),
         Option(ISOLATION, "read_committed", "isolation.level of readers", ("read_committed", READ_UNCOMMITTED)),
     )
@@ -311,17 +311,17 @@ class Kafka(ProtocolClient):
                   "records are ordered within a partition; a queue has several"),
         Guarantee("log-offsets:from-nowhere", NOT_PROMISED, "Kafka's documentation, isolation.level",
                   "readers of uncommitted records get those of aborted transactions",
-                  mode={TRANSACTIONS: True, ISOLATION: READ_UNCOMMITTED}),
+                  mode={TRANSACTIONAL: True, ISOLATION: READ_UNCOMMITTED}),
     )  # fmt: skip
     """Loss is judged in every mode."""
 
     def features(self, options: Mapping[str, Any]) -> frozenset[str]:
         """Return the features: transactions are those of logs."""
-        return frozenset({"logs"}) if options.get(TRANSACTIONS) else self.provides
+        return frozenset({"logs"}) if options.get(TRANSACTIONAL) else self.provides
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise UsageError for settings that all libraries refuse."""
-        for name, value in (("idempotence", "true"), (TRANSACTIONS, True)):
+        for name, value in (("idempotence", "true"), (TRANSACTIONAL, True)):
             if options.get(name) == value and options.get("acks") == "1":
                 raise UsageError(f"{name}=true needs acks=all: producers refuse any other value")
 

@@ -131,7 +131,7 @@ async def test_logs(port: int) -> None:
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 async def test_transactions(port: int, level: str) -> None:
     """One of two is aborted. The end of a log is found behind what was aborted, and not before an open transaction."""
-    setup = setup_of(port, "unused", level, transactions=True, aborts=50, isolation_level=level)
+    setup = setup_of(port, "unused", level, transactional=True, abort_percent=50, isolation_level=level)
     await KAFKA.prepare(setup)
     connection = KAFKA.connection(setup)
     await connection.connect("127.0.0.1", port, "127.0.0.9")

@@ -73,13 +73,13 @@ def test_a_setting_of_the_other_library_is_refused() -> None:
 
 @pytest.mark.parametrize(("settings", "workload", "told"), [
     ({}, "queue", "needs queues, which the client does not provide; it provides logs"),
-    ({"acks": "1"}, "log", "transactions=true needs acks=all"),
+    ({"acks": "1"}, "log", "transactional=true needs acks=all"),
     ({"library": "librdkafka"}, "log", "--set transactions=True needs --set library=aiokafka"),
 ])
 def test_transactions_are_those_of_logs_by_one_library(settings: dict[str, str], workload: str, told: str) -> None:
     pytest.importorskip("aiokafka")
     pytest.importorskip("confluent_kafka")
-    kafka = {**PLAIN, "system": "kafka", "workload": workload, "settings": {"transactions": "true", **settings}}
+    kafka = {**PLAIN, "system": "kafka", "workload": workload, "settings": {"transactional": "true", **settings}}
     with pytest.raises(UsageError, match=told):
         make_test(**kafka)
 
@@ -87,7 +87,7 @@ def test_transactions_are_those_of_logs_by_one_library(settings: dict[str, str],
 def test_what_uncommitted_reads_may_show_is_not_promised_in_transactions_alone() -> None:
     pytest.importorskip("aiokafka")
     kafka = {**PLAIN, "system": "kafka", "workload": "log"}
-    for settings, exempt in (({"transactions": "true"}, True), ({}, False)):
+    for settings, exempt in (({"transactional": "true"}, True), ({}, False)):
         test = make_test(**{**kafka, "settings": {"isolation_level": "read_uncommitted", **settings}})
         found = exemptions_of(test, WORKLOADS.load("log").guarantees)
         assert found == ({"log-offsets": ["from-nowhere"]} if exempt else {})
