@@ -34,13 +34,9 @@ def main() -> NoReturn:
         sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         # Python would end with status 1, which reads as "invalid".
-        why = (
-            "there is too little memory"
-            if isinstance(error, (MemoryError, SystemError))
-            else (
-                f"its modules can't be loaded ({type(error).__name__}: {' '.join(str(error).split())}); install it again"
-            )
-        )
+        why = f"its modules can't be loaded ({type(error).__name__}: {' '.join(str(error).split())}); install it again"
+        if isinstance(error, (MemoryError, SystemError)):  # an import without memory ends as a SystemError
+            why = "there is too little memory"
         print(f"stormproof: {why}", file=sys.stderr)
         sys.exit(EXIT_ERROR)
     run()

@@ -251,7 +251,7 @@ class KafkaConnection:
 
 
     async def _in_transaction(self, topic: str, partition: int, body: bytes) -> int:
-        """Send a record in a separate transaction; return its offset in Kafka. ``abort_percent`` of a hundred are aborted.
+        """Send a record in a separate transaction, which may be one to abort; return its offset in Kafka.
 
         Raises:
             NotDone: the coordinator confirmed that the transaction is aborted.
