@@ -47,10 +47,11 @@ class Drawing:
 
     ``draws`` are its settings; ``nodes`` are the possible numbers of nodes. ``timeouts`` names options, in seconds,
     that determine how a silence is interpreted: faults last a little less and a little more than these. ``never`` lists
-    the combinations to leave out.
+    the combinations to leave out. ``undrawn`` maps each option that no run draws to the reason.
     """
 
     draws: tuple[Draw, ...] = ()
     nodes: tuple[int, ...] = ()
     timeouts: tuple[str, ...] = ()
     never: tuple[Never, ...] = ()
+    undrawn: Mapping[str, str] = field(default_factory=dict)
