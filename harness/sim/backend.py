@@ -19,6 +19,7 @@ from harness.sim.loop import SimLoop
 from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
 from harness.sim.node import CalmClock, SimNode, tells_time
+from harness.sim.outside import WireTap
 from harness.sim.points import SimPoints
 from harness.sim.process import SimProcess
 from nodes.systems.catalog import SYSTEMS
@@ -109,6 +110,7 @@ class SimBackend(Backend):
         """Whether a clock was ever set, in which case the times in a log may be wrong."""
         self._rng = random.Random(0)
         self._test: Test | None = None
+        self._tap: WireTap | None = None
         self._observers: dict[str, Observer | None] = {}
         """Design -> the observer of its nodes; None: they are not observed."""
         self._calm_since: Callable[[], float | None] = lambda: None
@@ -133,6 +135,11 @@ class SimBackend(Backend):
         self._rng = test.rng("sim/machines")
         self._shared = {name: SimDisk(test.rng(f"sim/shared/{name}"), alone=True) for name in topology.shared}
         self._test = test
+        for name, node in self._nodes.items():
+            node.disk.lost = partial(self._disk_lost, name)
+        if (reader := SYSTEMS.load(test.system).wire) is not None and test.options.get(INVARIANTS):
+            self._tap = WireTap(reader)
+            self._network.tap = self._tap.sent
         if self._loop.explorer is not None:
             self._loop.explorer.watch_network(self._network)
             self.points.come_by = self._loop.explorer.came_by
@@ -161,9 +168,15 @@ class SimBackend(Backend):
         explorer: Explorer | None = self._loop.explorer if system is tested else None
         if not (claimed or deadlines or explorer is not None):
             return None
-        observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines, test.options)
+        observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines, test.options,
+                            self._tap)
         observer.calm_since = lambda: self._calm_since()
         return observer
+
+    def _disk_lost(self, machine: str) -> None:
+        for observer in self._observers.values():
+            if observer is not None:
+                observer.disk_lost(machine)
 
     def told_of_faults(self, disturbed: Callable[[], tuple[bool, int]]) -> None:
         """Receive ``disturbed``, which returns whether a fault is in force, and the number of fault steps so far."""
@@ -261,7 +274,7 @@ class SimBackend(Backend):
         def watch(group: str, name: str, subject: Watched) -> None:
             observer = self._observer(group.rpartition("/")[0])
             if observer is not None:
-                process.look = observer.watch(node, name, group, subject, process)
+                process.look = observer.watch(node, name, group, subject, process, disk)
                 process.over = partial(observer.ended, name, group)
 
         runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch,

@@ -123,6 +123,10 @@ class SimDisk:
         """The number of times that the present fault has taken effect."""
         self.writes = 0
         """The number of writes so far."""
+        self.version = 0
+        """Changes whenever the durable contents may have changed."""
+        self.lost: Callable[[], None] = lambda: None
+        """Called when synced data was lost or damaged."""
         self.stall: Callable[[str, float], None] = lambda program, seconds: None
         """Called with the program that has to wait for the disk, and the seconds."""
         self._rng = rng
@@ -173,6 +177,16 @@ class SimDisk:
             self.shown = self._corrupt()
         elif fault.kind in DISK_DAMAGES:
             self.shown = self._damage(fault)
+        self.version += 1
+        if self.shown:
+            self.lost()
+
+    def take_durable(self, disk: SimDisk) -> tuple[str, ...]:
+        """Become a copy of another disk after a power loss that keeps nothing unsynced; return its databases."""
+        for path, file in disk._files.items():
+            copied = self._files[path] = SimFile()
+            copied.data = file.durable()
+        return tuple(path for path in self._files if not path.endswith(("-wal", "-journal")))
 
     @property
     def held(self) -> int:
@@ -181,12 +195,14 @@ class SimDisk:
 
     def sync(self) -> None:
         """Sync all files, as the system does before a reboot."""
+        self.version += 1
         for file in self._files.values():
             file.sync()
 
     def process_died(self, program: str = MAIN) -> None:
         """React to a killed program: the page cache survives, unless the present fault loses it."""
         self.abandon(program)
+        self.version += 1
         if self.fault is not None and self.fault.kind in ("lose-unsynced", "torn"):
             self.shown += self.held > 0
             others = {path for name, user in self._users.items() if name != program for path in user.paths}
@@ -199,6 +215,7 @@ class SimDisk:
     def power_lost(self) -> None:
         """Discard all unsynced changes, or some of them in any order, with the last survivor perhaps torn."""
         self._abandon_all()
+        self.version += 1
         for file in self._files.values():
             luck = self._rng.random()
             if luck < 0.4 or not file.pending:
@@ -236,6 +253,7 @@ class SimDisk:
 
     def remove(self, path: str) -> None:
         """Delete a file."""
+        self.version += 1
         self._files.pop(path, None)
 
     def writing(self, count: int) -> None:
@@ -421,6 +439,7 @@ class _Handle:
         if not self.dead:
             self._disk.syncing(self._program)
             self._file.sync()
+            self._disk.version += 1
 
     def xFileSize(self) -> int:
         return len(self._file.data)

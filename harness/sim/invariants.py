@@ -7,8 +7,10 @@ from operator import ne
 from typing import Any, Protocol
 
 from harness.sim.deadlines import PERIOD, Deadlines
+from harness.sim.disk import SimDisk
 from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
+from harness.sim.outside import Outside, WireTap
 from harness.sim.process import SimProcess
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
@@ -42,7 +44,10 @@ class WatchedGroup:
     """The watchers of the nodes of one group, and the last observation of each node."""
 
     def __init__(self, invariants: Sequence[Invariant]) -> None:
+        self.outside = Outside()
         self.watchers: list[tuple[Invariant, Watcher]] = [(each, each.watcher()) for each in invariants]
+        for _, watcher in self.watchers:
+            watcher.outside = self.outside
         self._eager = [watcher for _, watcher in self.watchers if isinstance(watcher, EagerWatcher)]
         self.seen: dict[str, tuple[Any, ...]] = {}
         self.machines: dict[str, str] = {}
@@ -94,11 +99,13 @@ class Observer:
         last_lines: returns the newest lines of a node's logs.
         explorer: records the states that the nodes reach; None: they are not recorded.
         deadlines: the deadlines that are claimed of the run; ``options`` are the options of its test.
+        tap: reads the frames that programs send; None: rules about frames are not checked.
     """
 
     def __init__(self, invariants: Sequence[Invariant], clock: SimClock,
                  last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None,
-                 deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None) -> None:
+                 deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None,
+                 tap: WireTap | None = None) -> None:
         self._invariants = invariants
         self._deadlines = deadlines
         self._options = options or {}
@@ -111,10 +118,15 @@ class Observer:
         self._last_lines = last_lines
         self._explorer = explorer
         self._groups: dict[str, WatchedGroup] = {}
+        self._tap = tap
 
-    def watch(self, machine: str, node: str, group: str, program: Any, process: SimProcess) -> Callable[[bool], None]:
+    def watch(self, machine: str, node: str, group: str, program: Any, process: SimProcess, disk: SimDisk,
+              ) -> Callable[[bool], None]:
         """Watch a node's program that has been started on a machine; returns the function for ``Process.look``."""
-        found = self._groups.setdefault(group, WatchedGroup(self._invariants))
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = WatchedGroup(self._invariants)
+        found.outside.place(node, disk)
         found.machines[node] = machine
         found.seen.pop(node, None)
         seen, kind = found.seen, kind_of(program)
@@ -127,9 +139,13 @@ class Observer:
         inspected = dict.fromkeys(range(len(periodic)), due)
         observed: Callable[[], Any] = program.observed
         last: Any = None
+        sent: list[tuple[Invariant, str]] = []
+        self._listen(node, process, watchers, sent)
 
         def look(woken: bool) -> None:
             nonlocal due, last
+            if sent:
+                raise self._broken(*sent[0], node, found)
             if not woken or last is None or found.alert:
                 now = observed()
                 if found.alert or (now is not last and now != last):
@@ -181,6 +197,29 @@ class Observer:
         found.seen.pop(node, None)
         for _, watcher in found.watchers:
             watcher.ended(node)
+
+    def _listen(self, node: str, process: SimProcess, watchers: Sequence[tuple[Invariant, Watcher]],
+                found: list[tuple[Invariant, str]]) -> None:
+        """Let watchers examine the frames that a process sends; ``found`` receives the violations."""
+        if self._tap is None:
+            return
+        self._tap.names[process] = node
+        hears = [(invariant, watcher.sent) for invariant, watcher in watchers
+                 if type(watcher).sent is not Watcher.sent]  # fmt: skip
+        if not hears:
+            return
+
+        def tell(peer: str, frame: Any) -> None:
+            found.extend((invariant, wrong) for invariant, examine in hears if (wrong := examine(node, peer, frame)))
+
+        self._tap.told[process] = tell
+
+    def disk_lost(self, machine: str) -> None:
+        """Tell the watchers of the machine's nodes that its disk has lost synced data."""
+        for group in self._groups.values():
+            for node in [name for name, place in group.machines.items() if place == machine]:
+                for _, watcher in group.watchers:
+                    watcher.disk_lost(node)
 
     def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: WatchedGroup) -> InvariantBroken:
         return InvariantBroken({

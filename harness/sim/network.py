@@ -149,6 +149,7 @@ class Network:
         self._delays: dict[Link, float] = {}
         self._distances = dict(distances or {})
         self.calm = True
+        self.tap: Callable[[Pipe, bytes], None] | None = None
         """Whether no link is cut or has conditions, and no host is without power."""
         self._next_port = FIRST_PORT
         loop.network = self

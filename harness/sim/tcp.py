@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from harness.sim.livelock import CHUNK_BITS
 from harness.sim.loop import SimLoop
 from harness.sim.process import Handle, Resource, SimProcess
 from stormproof.contracts.backend import Link
+from stormproof.contracts.invariant import WireReader
 
 WINDOW = 1 << 19
 """Bytes that the kernels of both sides buffer for a reader that does not read."""
@@ -48,6 +50,8 @@ class Carrier(Protocol):
     latency: LatencyModel
     calm: bool
     """Whether every packet on every link arrives, after the usual delay."""
+    tap: Callable[[Pipe, bytes], None] | None
+    """Called with all bytes that programs hand to their kernels."""
 
     def sent_on(self, link: Link) -> Sent:
         """Return the counters of what programs have sent on the link; the caller adds to them."""
@@ -94,12 +98,14 @@ class Pipe:
     """One direction of a connection: chunks of bytes, the last of them FIN, delivered in order or not at all."""
 
     __slots__ = ("_attempts", "_back", "_flying", "_last", "_link", "_network", "_over", "_retry", "_sender", "_sent",
-                 "_sent_on", "_timer", "_waiting", "held", "target")
+                 "_sent_on", "_timer", "_waiting", "held", "reader", "target")
 
     def __init__(self, network: Carrier, sender: Endpoint, target: Endpoint) -> None:
         self.target = target
         self.held = 0
         """Bytes sent and not yet read."""
+        self.reader: WireReader | None = None
+        """The tap's reader of the bytes that were sent so far."""
         self._network = network
         self._sender = sender
         self._link = (sender.host, target.host)
@@ -118,6 +124,11 @@ class Pipe:
         """Whether a chunk was answered by a reset; nothing arrives that was sent after it."""
 
     @property
+    def ends(self) -> tuple[Endpoint, Endpoint]:
+        """The sender and the receiver."""
+        return self._sender, self.target
+
+    @property
     def stalled(self) -> bool:
         """Return whether packets or their acknowledgements are being lost."""
         return self._timer is not None
@@ -128,6 +139,8 @@ class Pipe:
             self.held += len(chunk)
             self._sent_on.frames += 1
             self._sent_on.bytes += len(chunk)
+            if self._network.tap is not None:
+                self._network.tap(self, chunk)
         self._sent += 1
         if self._timer is not None and self._retry > FIRST_RETRY:
             self._waiting.append((self._sent, chunk))

@@ -6,7 +6,7 @@ violation, long before a client may notice it, if one ever does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,32 @@ INVARIANTS = "invariants"
 
 BROKER = "broker"
 """The kind of a program without an attribute ``kind``."""
+
+
+class WireReader(Protocol):
+    """The checker's reader of the frames on one direction of a connection."""
+
+    def feed(self, data: bytes) -> Sequence[Any]:
+        """Return the frames that these bytes complete, decoded; none of a connection of another protocol."""
+        ...
+
+
+class Durable(Protocol):
+    """The databases of a node as a power loss would leave them."""
+
+    def rows(self, table: str, database: str = "") -> list[tuple[Any, ...]]:
+        """Return all rows of a table; none if there is no such table, or nothing that can be read."""
+        ...
+
+
+class OutsideView(Protocol):
+    """What the nodes of a group can be seen to have, from outside."""
+
+    def durable(self, node: str) -> Durable:
+        """Return the durable rows of a node that has been started before. To read them takes a copy of its disk after
+        each sync, so this is for periodic checks and rare events.
+        """
+        ...
 
 
 class Watched(Protocol):
@@ -37,6 +63,9 @@ class Watcher:
     always called."""
     period = 0.0
     """Simulated seconds between two calls of ``inspect`` for a node; 0: it is not called."""
+
+    outside: OutsideView
+    """The view from outside, set before anything is watched."""
 
     def look(self, node: str, program: Any, now: Any, before: Any) -> str:
         """Examine a node after a change. Not called for a watcher that does not override it.
@@ -59,6 +88,20 @@ class Watcher:
     def ended(self, node: str) -> None:
         """Handle the end of the node's program, in whatever way it has ended."""
         return
+
+    def disk_lost(self, node: str) -> None:
+        """Handle the loss of data that the node had synced: its disk was emptied or damaged.
+
+        A refused write or sync, or the loss of what was never synced, is no such loss.
+        """
+        return
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Examine a frame that a node's program sends to a peer's program, at the moment of sending.
+
+        Not called for a watcher that does not override it. Returns as ``look`` does.
+        """
+        return ""
 
 
 class EagerWatcher(Watcher):

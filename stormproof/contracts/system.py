@@ -12,7 +12,7 @@ from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.guarantee import Guarantee, Trial
-from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.invariant import Invariant, WireReader
 from stormproof.contracts.option import Option
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
@@ -209,7 +209,8 @@ class System(ABC):
     declare its guarantees in each mode; ``trial`` declares the settings with which the modes are tried. ``states``
     (name -> summary) are the states whose coverage runs report.
 
-    ``invariants`` must hold for simulated nodes at every instant, and ``keeps`` limit what idle nodes may hold.
+    ``invariants`` must hold for simulated nodes at every instant; ``wire`` creates a reader of the frames that they
+    send each other, for the invariants' use. ``keeps`` limit what idle nodes may hold.
     ``deadlines`` limit how long work may be pending in nodes. ``bounds`` limit the times until the system serves again
     and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer
     runs: ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search
@@ -239,6 +240,7 @@ class System(ABC):
     keeps: tuple[RestingLimit, ...] = ()
     deadlines: tuple[Deadline, ...] = ()
     fault_points: Mapping[str, str] = {}
+    wire: Callable[[], WireReader] | None = None
     abstraction: Abstraction | None = None
     drawing: Drawing = Drawing()
     leading_roles: Collection[str] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import N2, World, in_world
 
+from harness.sim.disk import SimDisk
 from harness.sim.invariants import Observer
 from stormproof.contracts.invariant import EagerWatcher, Invariant, Watcher
 
@@ -54,7 +56,8 @@ def rule(name: str, of: type[Watcher], told: Told, looks_at: Sequence[str] = ())
 def looking(program: Program, *rules: Invariant) -> Callable[[bool], None]:
     world: Any = World()
     world.loop.close()
-    return Observer(rules, Time(), lambda *_: []).watch("n1", "n1", "s/0", program, world.n1)
+    return Observer(rules, Time(), lambda *_: []).watch("n1", "n1", "s/0", program, world.n1,
+                                                                 SimDisk(random.Random(0)))
 
 
 FIELDS = ("one", "two", "three")

@@ -15,6 +15,7 @@ from nodes.systems.reference.layout import SPARES, ReplicaGroup, broker_options
 from nodes.systems.reference.log_events import EventLine, event_of, reached
 from nodes.systems.reference.message_trace import TRACE, log_mark, message_mark, state_mark
 from nodes.systems.reference.rules.table import Rules
+from nodes.systems.reference.wire_reader import LinkReader
 from stormproof.contracts.cluster import Cluster, Deployment
 from stormproof.contracts.guarantee import Guarantee, Trial
 from stormproof.contracts.option import Option
@@ -125,6 +126,7 @@ class ReferenceSystem(System):
         self.guarantees = guarantees
         rules = rules or Rules()
         self.invariants, self.deadlines, self.bounds = rules.invariants, rules.deadlines, rules.bounds
+        self.wire = LinkReader
         self.work, self.keeps, self.drawing = rules.work, rules.keeps, rules.drawing
         self.abstraction = rules.abstraction
         self.states = {state.name: state.summary for state in rules.states}

@@ -1,0 +1,88 @@
+"""The checker's own reader of what the reference broker's programs send each other: frames of a length and an encoded
+value. It shares no code with the broker, whose encoder it would otherwise have to trust.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+_HEAD = struct.Struct(">I")
+_DOUBLE = struct.Struct(">d")
+_NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
+
+
+class LinkReader:
+    """Reads one direction of a connection. That of a client, whose first byte is a letter or a line feed, has no
+    frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._foreign = False
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Return the values of the frames that these bytes complete."""
+        if self._foreign:
+            return []
+        rest = self._rest + data
+        if rest[0]:
+            self._foreign = True  # no frame is as long as that
+            return []
+        found, at = [], 0
+        while len(rest) - at >= _HEAD.size:
+            begin = at + _HEAD.size
+            end = begin + int(_HEAD.unpack_from(rest, at)[0])
+            if end > len(rest):
+                break
+            value, used = _value(rest, begin)
+            if used != end:
+                raise ValueError(f"a frame of {end - begin} bytes holds a value of {used - begin}")
+            found.append(value)
+            at = end
+        self._rest = rest[at:]
+        return found
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Read a varint: seven bits a byte, the lowest first."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _number(data, at)
+    return data[at : at + size], at + size
+
+
+def _value(data: bytes, at: int) -> tuple[Any, int]:
+    tag, at = data[at], at + 1
+    if tag in (_NONE, _FALSE, _TRUE):
+        return (None, False, True)[tag], at
+    if tag == _INT:
+        number, at = _number(data, at)
+        return (number >> 1) ^ -(number & 1), at
+    if tag == _FLOAT:
+        return _DOUBLE.unpack_from(data, at)[0], at + _DOUBLE.size
+    if tag in (_STR, _BYTES):
+        content, at = _bytes(data, at)
+        return content if tag == _BYTES else content.decode(), at
+    count, at = _number(data, at)
+    if tag == _LIST:
+        items = []
+        for _ in range(count):
+            item, at = _value(data, at)
+            items.append(item)
+        return items, at
+    if tag != _DICT:
+        raise ValueError(f"a frame has the tag {tag}")
+    mapping = {}
+    for _ in range(count):
+        key, at = _bytes(data, at)
+        mapping[key.decode()], at = _value(data, at)
+    return mapping, at
