@@ -26,15 +26,24 @@ from stormproof.test import SCHEDULE, Test
 DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up to half longer); 0: by the time limit")
 LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by commas: each fault draws one")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
+INDEPENDENT, NESTED = "independent", "nested"
+ORDER = Option("fault_order", INDEPENDENT, "how faults that don't exclude each other meet: by chance, or in bouts, one "
+               "to three of them during, at the end of or soon after another", (INDEPENDENT, NESTED))
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
 EXPLICIT = Option(SCHEDULE, "", f"explicit faults instead of drawn ones: {FORM}, space-separated")
-SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
+SCHEDULE_OPTIONS = (DURATION, LENGTHS, GAP, ORDER, QUIET_BEFORE, QUIET_AFTER, EXPLICIT, RETRIES)
 
 LONGEST_FITTING = 6.0
 _LONGEST = 2
 """The number of time limits after which no fault is retried."""
 STRETCH = 0.5
+OUTER = (1.0, 1.0, 2.0, 4.0)
+"""Lengths of the fault around which others are nested, as multiples of a drawn length."""
+INNER = (1, 1, 2, 3)
+"""Numbers of faults nested in another."""
+AT_THE_END, AFTER = (-0.5, 0.05), (0.0, 1.0)
+"""The seconds, from a fault's end, in which a nested fault begins that is meant for its end, or for the time after."""
 ON_TIME = 50_000_000
 """The maximum lateness in nanoseconds of a fault that still counts as on time."""
 
@@ -97,7 +106,10 @@ def _faults(test: Test, families: Sequence[Fault]) -> list[ExplicitFault]:
     given = str(option_value(test.options, EXPLICIT))
     if given:
         return read_schedule(given, families, test.time_limit, test.node_names)
-    faults = [fault for group, members in _by_group(families).items() for fault in _draw(test, group, members)]
+    groups = _by_group(families)
+    if option_value(test.options, ORDER) == NESTED and len(groups) > 1:
+        return _draw_nested(test, families)
+    faults = [fault for group, members in groups.items() for fault in _draw(test, group, members)]
     return sorted(faults, key=lambda fault: fault.start)
 
 
@@ -327,6 +339,50 @@ def _draw(test: Test, name: str, families: Sequence[Fault]) -> Iterator[Explicit
         family = next(order)
         yield ExplicitFault(family, next(kinds[family]), round(time, 6), round(end, 6), rng.getrandbits(31))
         time = end + gap
+
+
+def _draw_nested(test: Test, families: Sequence[Fault]) -> list[ExplicitFault]:
+    """Return bouts of faults: one fault, and others of other conflict groups during it, at its end or soon after.
+
+    Many bugs need such a pair or triple: a leader that dies while one follower is cut off, a partition that begins as
+    a node restarts. Families that have had the fewest faults go first, and bouts go on until each has had one.
+    """
+    rng = test.rng("nemesis/nested")
+    window = window_of(test, (len(families) + 1) // 2)
+    lengths = lengths_of(test) or (window.duration,)
+    kinds = {family.name: _rounds(_kinds(test, family), rng) for family in families}
+    had = dict.fromkeys((family.name for family in rng.sample(families, len(families))), 0)
+    found: list[ExplicitFault] = []
+    group_of = {family.name: family.conflict_group for family in families}
+    time = window.start + rng.uniform(0, window.gap)
+    while True:
+        begun: list[ExplicitFault] = []
+        complete = all(had.values())
+
+        def begin(family: str, start: float, length: float, begun: list[ExplicitFault] = begun) -> None:
+            fault = ExplicitFault(family, next(kinds[family]), round(start, 6), round(start + length, 6),
+                                  rng.getrandbits(31))  # fmt: skip
+            begun.append(fault)
+            had[family] += 1
+
+        outer = min(had, key=lambda name: had[name])
+        over = time + rng.choice(lengths) * rng.choice(OUTER if found else OUTER[:2])
+        begin(outer, time, over - time)
+        free: dict[str, float] = {}
+        others = [name for name in had if group_of[name] != group_of[outer]]
+        for _ in range(rng.choice(INNER)):
+            inner = min(others, key=lambda name: (had[name], rng.random()))
+            start, luck = rng.uniform(time, over), rng.random()
+            if luck < 0.5:
+                start = over + rng.uniform(*(AT_THE_END if luck < 0.25 else AFTER))
+            start = max(start, time, free.get(group_of[inner], 0.0))
+            free[group_of[inner]] = start + rng.choice(lengths)
+            begin(inner, start, free[group_of[inner]] - start)
+        end = max(fault.end for fault in begun)
+        if end > window.end and complete:
+            return sorted(found, key=lambda fault: fault.start)
+        found += begun
+        time = end + window.gap * rng.uniform(1, 1 + STRETCH)
 
 
 def _kinds(test: Test, family: Fault) -> list[str]:

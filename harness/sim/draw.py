@@ -18,7 +18,7 @@ from harness.run.cases import Case
 from harness.run.settings import NO_FAULTS, declared_options, with_aims, with_new_names
 from nemesis.again import RETRIES
 from nemesis.catalog import FAULTS
-from nemesis.schedule import DURATION, GAP, LENGTHS
+from nemesis.schedule import DURATION, GAP, LENGTHS, NESTED, ORDER
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.bounds import SERVES_WITH_MAJORITY, SERVES_WITH_ONE, bounds_of
 from stormproof.contracts.draw import Draw
@@ -39,6 +39,8 @@ longest bound, in seconds, for which such faults are drawn.
 """
 _ENDS_OR_STOPS = ("kill", "pause", "stop", "crash", "power", "reboot")
 """Families whose faults are over as soon as they are healed, and that leave the other nodes untouched."""
+NESTED_SHARE = 0.5
+"""Share of runs with several fault families whose faults meet in bouts, rather than by chance."""
 NODES_SHARE = 0.6
 """Share of runs that draw their number of nodes; the others have the usual number."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
@@ -136,6 +138,8 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
         settings |= {RETRIES.name: CHANCES}
     if names and not {DURATION.name, LENGTHS.name, "schedule"} & set(given.settings):
         settings |= _lengths(drawing.timeouts, {**declared, **settings, **given.settings}, rng)
+    if len(names) > 1 and ORDER.name not in given.settings and rng.random() < NESTED_SHARE:
+        settings |= {ORDER.name: NESTED}
     settings = {name: value for name, value in settings.items() if name in declared} | dict(fixed)
     seconds = LEAST_SECONDS + SECONDS_A_FAMILY * max(1, len(names))
     rate = rng.choice(RATES)

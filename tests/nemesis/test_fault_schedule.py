@@ -64,6 +64,28 @@ def test_a_family_s_faults_do_not_depend_on_other_conflict_groups() -> None:
     assert windows(planned(a_test("partition", "kill", "pause")), "partition") == alone
 
 
+FOUR = ("partition", "pause", "kill", "clock")
+
+
+@given(st.sets(st.sampled_from(FOUR), min_size=2), st.integers(0, 10_000))
+def test_nested_faults_meet_and_never_exclude_each_other(families: set[str], seed: int) -> None:
+    names = sorted(families)
+    test = a_test(*names, seed=seed, fault_order="nested", fault_lengths="0.5,1.5", fault_gap=0.3)
+    steps = planned(test)
+    assert {step.fault for step in steps} == families
+    assert steps == planned(test)
+    groups = [each for each in (["partition"], ["pause", "kill"], ["clock"]) if set(each) & families]
+    for group in groups:
+        assert all(one[1] <= next_[0] for one, next_ in pairwise(windows(steps, *group)))
+    if len(groups) < 2:
+        assert steps == planned(a_test(*names, seed=seed, fault_lengths="0.5,1.5", fault_gap=0.3))
+        return
+    spans = windows(steps, *names)
+    met = sum(any(start - 0.6 <= other[1] and other[0] <= start <= other[1] + 1.01 for other in spans
+                  if other[2] != name) for start, _, name in spans)  # fmt: skip
+    assert met >= len(spans) / 3
+
+
 SOME_TESTS = st.builds(
     a_test,
     st.just("partition"),
