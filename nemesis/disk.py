@@ -25,6 +25,7 @@ from nemesis.families import MAX_DOWN, kind_option, option_value
 from nemesis.process import plan_nodes
 from stormproof.contracts.backend import DEAD, DISK_DAMAGES, DISK_FAULTS, DISKS, RUNNING, DiskFault, Disks
 from stormproof.contracts.cluster import Cluster
+from stormproof.contracts.draw import Draw
 from stormproof.contracts.fault import (
     LOSES_DATA,
     LOSES_SYNCED,
@@ -72,6 +73,7 @@ class StorageFault(Fault):
     aimed_kinds = DISK_DAMAGES
     named_kinds = (*KINDS, *DISK_DAMAGES)
     overlaps = True
+    draws = (Draw("disk_target", ("master",), 0.3),)
     options = (kind_option("disk", (*KINDS, *DISK_DAMAGES)), aim_option("disk", "whose disk fails"), MAX_DOWN, FILES,
                BITS)  # fmt: skip
 

@@ -29,11 +29,20 @@ QUEUE: tuple[Draw, ...] = (
     _FEATURE_COVERAGE,
     _FULL,
 )
-CONSUME_LAST: tuple[Draw, ...] = (*_CLIENTS, _FEATURE_COVERAGE, _FULL, Draw("producers", (1, 8), 0.4))
+CONSUME_LAST: tuple[Draw, ...] = (
+    *_CLIENTS,
+    _FEATURE_COVERAGE,
+    _FULL,
+    Draw("producers", (1, 8), 0.4),
+    Draw("consumers", (1, 6), 0.3),
+    Draw("queues", (2, 3), 0.3),
+    Draw("reliable", (False,), 0.1),
+)
 TOPIC: tuple[Draw, ...] = (
     *_CLIENTS,
     _FEATURE_COVERAGE,
     _FULL,
+    Draw("producers", (1, 6), 0.3),
     Draw("topics", (1, 2), 0.4),
     Draw("durables", (1, 4), 0.4),
     Draw("transients", (1, 4), 0.3),
@@ -50,6 +59,7 @@ TRANSACTION: tuple[Draw, ...] = (
     Draw("aborts", (0, 50), 0.3),
     Draw("crash_share", (0.0, 0.2), 0.4),
     Draw("writers", (1, 4), 0.3),
+    Draw("producers", (3,), 0.3),
     Draw("movers", (1, 4), 0.3),
 )
 PROCESSING: tuple[Draw, ...] = (
@@ -78,6 +88,7 @@ EVENTS: tuple[Draw, ...] = (
 SUBSCRIPTIONS: tuple[Draw, ...] = (
     *_CLIENTS,
     Draw("changers", (2, 8), 0.3),
+    Draw("lookers", (1, 8), 0.3),
     Draw("topics", (1, 3, 4), 0.5),
     Draw("subscribers", (1, 6), 0.3),
     Draw("loose_topics", (0, 4), 0.3),
@@ -85,24 +96,41 @@ SUBSCRIPTIONS: tuple[Draw, ...] = (
 )
 CONFIGURATION: tuple[Draw, ...] = (
     *_CLIENTS,
+    Draw("changers", (1, 8), 0.3),
+    Draw("lookers", (1, 8), 0.3),
     Draw("queues", (2, 20), 0.3),
     Draw("exchanges", (1, 6), 0.3),
     Draw("bindings", (1, 6), 0.3),
 )
 SECURITY: tuple[Draw, ...] = (
     *_CLIENTS,
+    Draw("changers", (1, 6), 0.3),
+    Draw("lookers", (1, 8), 0.3),
+    Draw("queues", (1, 4), 0.3),
     Draw("principals", (1, 4), 0.3),
     Draw("loose_principals", (1, 4), 0.3),
     Draw("objects", (1, 4), 0.3),
 )
-LOCK: tuple[Draw, ...] = (*_CLIENTS, Draw("workers", (2, 8), 0.4))
-LEASE: tuple[Draw, ...] = (*LOCK, Draw("holders", ("stalling",), 0.4))
+LOCK: tuple[Draw, ...] = (
+    *_CLIENTS,
+    Draw("workers", (2, 8), 0.4),
+    Draw("work", (0.02, 0.5), 0.3),
+    Draw("reliable", (False,), 0.1),
+)
+LEASE: tuple[Draw, ...] = (
+    *LOCK,
+    Draw("lease_seconds", (0.5, 2.0), 0.3),
+    Draw("holders", ("stalling",), 0.4),
+    Draw("stall", (1.0, 6.0), 0.4, {"holders": "stalling"}),
+)
 REGISTER: tuple[Draw, ...] = (
     *_CLIENTS,
     _FEATURE_COVERAGE,
     Draw("keys", (1, 6), 0.4),
     Draw("threads", (3, 10), 0.3),
     Draw("read_share", (20, 70), 0.3),
+    Draw("swaps", (0, 60), 0.3),
+    Draw("reliable", (False,), 0.1),
 )
 TOPIC_DIALOGUE: tuple[Draw, ...] = (*_CLIENTS, Draw("talkers", (1, 8), 0.4), Draw("max_waiting", (1, 3), 0.4))
 DIALOGUE: tuple[Draw, ...] = (
@@ -127,6 +155,12 @@ DIALOGUE: tuple[Draw, ...] = (
 )
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,
+    Draw("producers", (1, 6), 0.3),
+    Draw("queues", (1, 4), 0.3),
+    Draw("reliable", (False,), 0.1),
+    Draw("away", (2, 20), 0.3),
+    Draw("rest", (0.05, 1.0), 0.3),
+    Draw("confirm", (0.1, 1.0), 0.3),
     Draw("offline", (50,), 0.3),
     Draw("kills", (0, 80), 0.3),
     Draw("window", (1, 4), 0.3),
