@@ -89,7 +89,7 @@ class PointsFault(Fault):
     }  # fmt: skip
     kinds = POINT_ACTS
     drawn = 4
-    draws = (Draw("points_kind", (f"{IS_HEARD_BY_SOME},{LOSES_POWER}",), 0.4),)
+    draws = (Draw("points_kind", (f"{IS_HEARD_BY_SOME},{LOSES_POWER}",), 0.4), Draw("clients", ("outside",), 0.2))
     options = (kind_option("points", POINT_ACTS, several=True), AT, MAX_DOWN, CLIENTS, NETWORK)
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from harness.cli.listing import fault_matrix, listing
 from harness.reference.feature_coverage import coverage_page
 from harness.reproductions.page import SEEN_FILE, read_seen, reproductions_page
 from harness.reproductions.recipes import recipes
+from harness.sim.drawn_settings import drawn_settings_page
 from harness.tools.fault_table import PAGE as BACKENDS_PAGE
 from harness.tools.fault_table import read_seen as faults_seen
 from harness.tools.fault_table import with_table
@@ -24,6 +25,7 @@ PAGE = REFERENCE / "names.md"
 INVARIANTS = REFERENCE / "invariants.md"
 BOUNDS = REFERENCE / "bounds.md"
 POINTS = REFERENCE / "points.md"
+DRAWN_SETTINGS = REFERENCE / "drawn-settings.md"
 FEATURE_COVERAGE = REFERENCE / "feature-coverage.md"
 REPRODUCTIONS = REFERENCE / "reproductions.md"
 FIORANO = DOCS / "designs" / "fiorano.md"
@@ -170,4 +172,5 @@ if __name__ == "__main__":
     BOUNDS.write_text(bounds_page(), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
+    DRAWN_SETTINGS.write_text(drawn_settings_page(), encoding="utf-8")
     FEATURE_COVERAGE.write_text(coverage_page(), encoding="utf-8")

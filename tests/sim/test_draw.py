@@ -16,6 +16,7 @@ from harness.reference.mutants import drawn_case_of
 from harness.sim.campaign import ALL, repeating, run_seed
 from harness.sim.command import drawn_cases
 from harness.sim.draw import CHANCES, LEAST_SECONDS, LONG, LONGEST, SHORTEST, DrawnCase, Given, _settings
+from harness.sim.drawn_settings import drawn_settings_page, settings_of
 from nemesis.catalog import FAULTS
 from nemesis.schedule import LENGTHS, lengths_of
 from nodes.systems.catalog import SYSTEMS
@@ -161,3 +162,23 @@ def test_simulate_draws_where_nothing_is_given_and_tells_what_repeats_a_run(tmp_
 def test_drawn_runs_break_nothing(system: str, tmp_path: Path) -> None:
     results = [run_seed(DrawnCase(system), seed, tmp_path, tmp_path) for seed in range(1000, 1100)]
     assert [(result.seed, result.sentence) for result in results if result.failed] == []
+
+
+@pytest.mark.parametrize("place", sorted({each.place for each in settings_of()}))
+def test_a_setting_is_drawn_or_the_page_says_why_not(place: str) -> None:
+    silent = [each.option.name for each in settings_of() if each.place == place and not each.draws and not each.why]
+    assert not silent, f"{place}: draw these, or say in `undrawn` why not"
+
+
+def test_no_reason_is_given_for_what_is_drawn_or_does_not_exist() -> None:
+    names = {each.option.name for each in settings_of()}
+    for system in DESIGNS:
+        drawing = SYSTEMS.load(system).drawing
+        assert not set(drawing.undrawn) & {draw.name for draw in drawing.draws}, system
+        assert not set(drawing.undrawn) - names, system
+
+
+def test_the_page_of_drawn_settings_is_up_to_date() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "drawn-settings.md").read_text(encoding="utf-8")
+    assert page == drawn_settings_page(), "run `make docs`"
+    assert "never: it is given by a person for one run" in page
