@@ -85,8 +85,8 @@ def _setting(place: str, option: Option, draws: tuple[Draw, ...], reasons: Mappi
 def drawn_settings_page(systems: tuple[str, ...] = DESIGNS) -> str:
     """Return the page of all settings of the reference designs: which values are drawn, or why none are."""
     lines = ["# Settings that the default campaign draws", "",
-             "Made by `make docs` from the declarations. `stormproof simulate` without a workload, fault or setting draws",
-             "each of these in the share of runs that is told; the other runs have the default."]  # fmt: skip
+             "Made by `make docs` from the declarations. `stormproof simulate` without a workload, fault or setting",
+             "draws each of these in the share of runs that is told; the other runs have the default."]  # fmt: skip
     place, late = "", list[str]()
     for each in settings_of(systems):
         if each.place != place:
