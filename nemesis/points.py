@@ -48,6 +48,8 @@ ENDS, LINKS = (KILLS, LOSES_POWER), (IS_CUT_OFF, IS_DELAYED)
 AT = Option("points_at", ANY_KIND, "named points (`stormproof list points`) joined by commas, or any in turn")
 HITS = (1, 1, 1, 1, 2, 3, 5, 10, 30)
 """The choices of which pass of the point triggers the strike."""
+EVENTS = (0, 0, 0, 1, 2, 3, 5, 8, 16, 40)
+"""The choices of how many steps a program still completes after the point: around a change of role, a few decide."""
 SECONDS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.5)
 """The choices of a pause's length, if the lengths of faults are not given."""
 LAST_SECONDS = (0.02, 0.1, 0.3, 1.0)
@@ -147,7 +149,7 @@ class PointsFault(Fault):
         silence = rng.choice(HUSH_SECONDS) if hushed else 0.0
         strike = PointStrike(kind, point, hit, {node: facts.programs[node] for node in running}, facts.nodes,
                              facts.max_down, seconds, links, conditions,
-                             kind in ENDS and rng.random() < AFTER_SHARE, hush, silence)
+                             kind in ENDS and rng.random() < AFTER_SHARE, hush, silence, rng.choice(EVENTS))
         return FaultPlan(kind, tuple(running), note=f"at {point}{note}", strike=strike)
 
     def _point(self, facts: ClusterFacts, rng: random.Random) -> str:
@@ -159,7 +161,8 @@ class PointsFault(Fault):
         """Arm the strike; the heal finds out whether it struck."""
         strike = _strike(plan)
         _points(cluster).arm(strike)
-        return Evidence({"point": strike.point, "hit": strike.hit} | ({"after": True} if strike.after else {}))
+        return Evidence({"point": strike.point, "hit": strike.hit} | ({"after": True} if strike.after else {})
+                        | ({"events": strike.events} if strike.events else {}))
 
     async def heal(self, cluster: Cluster, plan: FaultPlan, injected: Evidence) -> Evidence:
         """Strike at the next point if no program has been struck, then repair the struck program."""

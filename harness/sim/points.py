@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from harness.sim.errors import Struck
 from harness.sim.network import Network
@@ -32,6 +33,8 @@ class SimPoints:
         """Called for each point that a machine's program reaches; None: not needed."""
         self._network, self._time, self._down, self._end = network, time, down, end
         self._armed: PointStrike | None = None
+        self._given: PointStrike | None = None
+        """The strike to arm again if its program ends before it is struck; None: it is disarmed."""
         self._names: frozenset[str] = frozenset()
         self._left = 0
         self._cut: frozenset[Link] = frozenset()
@@ -53,15 +56,18 @@ class SimPoints:
 
     def arm(self, strike: PointStrike) -> None:
         """Arm the strike."""
-        self._armed, self._names, self._left, self.struck = strike, frozenset((strike.point,)), strike.hit, None
+        self._given = self._armed = strike
+        self._names, self._left, self.struck = frozenset((strike.point,)), strike.hit, None
 
     def loosen(self, names: Collection[str]) -> None:
-        """Strike at the next of these points instead."""
+        """Strike at the next of these points instead, and at once."""
+        if self._given is not None and self.struck is None:
+            self._armed = replace(self._given, events=0)
         self._names, self._left = frozenset(names), 0
 
     def disarm(self) -> None:
         """Disarm the strike."""
-        self._armed = None
+        self._given = self._armed = None
 
     def lift(self) -> Mapping[Link, int]:
         """Restore the links that were struck; returns the number of packets that each has lost or delayed."""
@@ -84,17 +90,29 @@ class SimPoints:
         self._wanted_conditions = dict(conditions)
         self._network.set_conditions({**self._suffering, **self._wanted_conditions})
 
-    def _strike(self, strike: PointStrike, machine: str, program: str, process: SimProcess, name: str) -> None:
+    def _strike_later(self, strike: PointStrike, machine: str, program: str, process: SimProcess, name: str) -> None:
+        """Strike a program some steps after the point, unless the heal has struck another one meanwhile."""
+        if self._given is not None and self.struck is None:
+            self._left = 1
+            self._strike(strike, machine, program, process, name, late=True)
+
+    def _strike(self, strike: PointStrike, machine: str, program: str, process: SimProcess, name: str,
+                late: bool = False) -> None:
         if process.state == DEAD or process.busy or program not in strike.programs.get(machine, ()):
             return
         self._left -= 1
         harms = strike.act in (*ENDS, PAUSES, PARTIAL)
         if self._left > 0 or (harms and machine in strike.nodes and self._down(strike.nodes) >= strike.most_down):
             return
-        self._armed, self.ended = None, False
+        self._armed = None
+        if strike.events:
+            later = replace(strike, events=0)
+            _after_steps(process, strike.events, lambda: self._strike_later(later, machine, program, process, name))
+            return
+        self.ended = False
         self.struck = StruckPoint(machine, program, process.pid, name, self.counts[name], self._time())
         if strike.act in ENDS:
-            if strike.after:
+            if strike.after or late:
                 self._network.loop.after(0.0, self._end, machine, program, strike.act == "power")
                 return
             self._end(machine, program, strike.act == "power")
@@ -118,3 +136,19 @@ class SimPoints:
             self._end(machine, program, True)
             self._cut |= strike.hush.get(machine, frozenset())
             self.set_cut(self._wanted_cut)
+
+
+def _after_steps(process: SimProcess, count: int, act: Callable[[], None]) -> None:
+    """Call ``act`` when the process has completed ``count`` more callbacks; never, if it ends before."""
+    watching, left = process.look, count + 1  # the present callback is the first to end
+
+    def look(woken: bool) -> None:
+        nonlocal left
+        if watching is not None:
+            watching(woken)
+        left -= 1
+        if not left:
+            process.look = watching
+            act()
+
+    process.look = look

@@ -26,6 +26,7 @@ class PointStrike:
       ``hush`` then drop their packets for at least ``silence`` seconds, so the other nodes may proceed without the
       peers that have received them.
 
+    ``events`` is the number of steps (callbacks) that the program still completes after the point before it is struck.
     ``programs`` are the programs that may be struck, by machine. ``after``: a program that is to end first completes
     and sends what it was about to, and does nothing further. No program is ended or paused while ``most_down`` of
     ``nodes`` are down.
@@ -43,6 +44,7 @@ class PointStrike:
     after: bool = False
     hush: Mapping[str, frozenset[Link]] = field(default_factory=dict)
     silence: float = 0.0
+    events: int = 0
 
 
 @dataclass(frozen=True)

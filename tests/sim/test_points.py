@@ -55,6 +55,34 @@ def test_a_strike_counts_hits_of_its_own_point_and_strikes_once() -> None:
     assert at.points.counts == {"here": 3, "there": 1}
 
 
+def steps(at: Points, count: int) -> None:
+    """Complete callbacks of n1."""
+    for _ in range(count):
+        if at.world.n1.look is not None:
+            at.world.n1.look(False)
+
+
+def test_a_strike_may_be_some_steps_after_its_point() -> None:
+    at = Points()
+    at.arm("pause", seconds=1.0, events=2)
+    at.come("here")
+    steps(at, 2)  # the one that came by the point, and the first after it
+    assert at.points.struck is None and not at.world.n1.busy
+    steps(at, 1)
+    assert at.points.struck is not None and at.points.struck.point == "here" and at.world.n1.busy
+
+
+def test_a_heal_need_not_wait_for_a_strike_whose_program_has_ended() -> None:
+    at = Points()
+    at.arm("kill", events=3)
+    at.come("here")
+    at.points.loosen(["there"])
+    with pytest.raises(Struck):
+        at.come("there")
+    steps(at, 5)
+    assert at.ended == [("n1", False)]
+
+
 def test_who_is_ended_after_a_point_first_does_what_it_was_about_to() -> None:
     at = Points()
     at.arm("kill", after=True)
