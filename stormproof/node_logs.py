@@ -47,6 +47,8 @@ class PlacedLine:
     number: int
     time: float | None
     text: str
+    raw: str = ""
+    """The whole line, with its time."""
 
 
 Parser = Callable[[str], LogLine]
@@ -96,7 +98,7 @@ def read_log(path: Path, zero: float | None, parse: Parser = parse_stamped) -> t
     lines = place_lines(raw, zero, parse)
     moments = read_moments(path, len(lines), tail=clipped)
     if moments is not None and zero is not None:
-        lines = [PlacedLine(line.number, round(moment - zero, 4), line.text)
+        lines = [PlacedLine(line.number, round(moment - zero, 4), line.text, line.raw)
                  for line, moment in zip(lines, moments, strict=True)]  # fmt: skip
     return lines, clipped
 
@@ -108,11 +110,12 @@ def place_lines(raw: Iterable[str], zero: float | None, parse: Parser = parse_st
     wall clock during one process life: a bumped wall clock then does not move lines.
     """
     if zero is None:  # lines stay unparsed then: a line's stamp is the only record of its time
-        return [PlacedLine(number, None, line) for number, line in enumerate(raw, 1)]
-    lines = [parse(line) for line in raw]
+        return [PlacedLine(number, None, line, line) for number, line in enumerate(raw, 1)]
+    whole = list(raw)
+    lines = [parse(line) for line in whole]
     times = _aligned([(line.uptime, None if line.time is None else line.time - zero) for line in lines])
-    placed = enumerate(zip(lines, times, strict=True), 1)
-    return [PlacedLine(number, time, line.text) for number, (line, time) in placed]
+    placed = enumerate(zip(lines, times, whole, strict=True), 1)
+    return [PlacedLine(number, time, line.text, raw) for number, (line, time, raw) in placed]
 
 
 def _is_another_life(mono: float, wall: float, mono_then: float, wall_then: float) -> bool:

@@ -14,12 +14,15 @@ from typing import Any
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.system import DiskWrites, System
 from stormproof.errors import HistoryError, StormproofError, UsageError
+from stormproof.history.ledger import read_ledger
 from stormproof.history.log_timestamps import SUFFIX, write_moments
 from stormproof.history.read_limits import read_small_text
 from stormproof.node_logs import read_log
-from stormproof.run_folder import LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
+from stormproof.run_folder import LEDGER, LOG_EVENTS, MESSAGE_TRACE, is_alive, node_logs, read_run, write_text
 from stormproof.text import escaped, reason
 
+AFTER_HEAL = 1.0
+"""Seconds after a heal in which what a system does is still counted as done under the fault."""
 CLIPPED, LOG, STATE = "clipped", "log", "state"
 """Kinds of trace marks: the earlier part of a node's log was cut off; the epochs of the entries in a replica's log; a
 replica's state."""
@@ -32,6 +35,28 @@ def read_coverage(system: System, run_dir: Path) -> dict[str, int]:
     except Exception as error:  # a plug-in's error, for example, must not cost the run its history
         _complain(system, error)
         return {}
+
+
+def states_during_faults(system: System, run_dir: Path) -> frozenset[tuple[str, str]]:
+    """Return the pairs (state, fault family) of a run: the state was reached while a fault of the family that took
+    effect was in force, or within ``AFTER_HEAL`` seconds of its heal."""
+    run = read_run(run_dir)
+    zero = datetime.fromisoformat(str(run.get("clock_zero") or run["started"])).timestamp()
+    logs = {path.stem: read_log(path, zero, system.parse_line)[0] for path in node_logs(run_dir)}
+
+    def reached_by(time: float) -> dict[str, int]:
+        return system.states_reached({
+            node: "\n".join(line.raw for line in lines if line.time is None or line.time <= time)
+            for node, lines in logs.items()
+        })  # fmt: skip
+
+    found: set[tuple[str, str]] = set()
+    for fault in read_ledger(run_dir / LEDGER):
+        if fault.counts and fault.end is not None:
+            begin = (fault.in_force if fault.in_force is not None else fault.start) / 1e9
+            before, after = reached_by(begin), reached_by(fault.end / 1e9 + AFTER_HEAL)
+            found |= {(state, fault.fault) for state, times in after.items() if times > before.get(state, 0)}
+    return frozenset(found)
 
 
 def read_role_changes(system: System, run_dir: Path, zero: str | None) -> list[dict[str, Any]]:

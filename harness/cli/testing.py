@@ -251,6 +251,10 @@ def simulate(
     spark_env: SparkEnvOption = None,
     collect: Annotated[bool, typer.Option("--collect", help="continue after a failure")] = False,
     shrink: Annotated[bool, typer.Option("--shrink", help="reduce the first failure to a short scenario file")] = False,
+    visits: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write a Markdown page of the states that were reached under "
+                                  "each fault, and of those that never were")
+    ] = None,
     junit: JunitOption = None,
     markdown: MarkdownOption = None,
     as_json: JsonOption = False,
@@ -277,6 +281,11 @@ def simulate(
     assigned = parse_assignments(settings or []) | ({"bug": ",".join(bug)} if bug else {})
     if guided and (draw is False or spark):
         raise UsageError("--guided varies the tests of the default campaign: leave --no-draw and --spark out")
+    if visits is not None:
+        if spark:
+            raise UsageError("--visits: leave --spark out, whose runs are not read for it")
+        if not visits.parent.is_dir():
+            raise UsageError(f"--visits {visits}: there is no folder {visits.parent}")
     draw = True if guided else draw
     if draw is None:
         draw = not (workloads or nemeses or settings or nodes is not None or time_limit is not None or rate is not None)
@@ -300,7 +309,7 @@ def simulate(
     with outcomes:
         status = run_campaign(
             cases, start, seeds, store, jobs=jobs, master=(master or "local[*]") if spark else None, collect=collect,
-            shrinking=shrink, as_json=as_json, left_out=left_out, outcomes=outcomes, guided=guided,
+            shrinking=shrink, as_json=as_json, left_out=left_out, outcomes=outcomes, guided=guided, visits=visits,
         )  # fmt: skip
     raise typer.Exit(status)
 

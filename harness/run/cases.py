@@ -106,6 +106,8 @@ class JudgedRun:
     guarantees: Mapping[str, str] = field(default_factory=dict)
     surface: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
     """Item of the surface -> how often it was used, and whether that use was judged."""
+    visited: frozenset[tuple[str, str]] = frozenset()
+    """The pairs (state, fault family) that the run visited, if the campaign counts them."""
     explored: frozenset[int] = frozenset()
     """The findings of the explorer (``harness.sim.explorer``), if there was one."""
 

@@ -69,21 +69,23 @@ FAILED, NONE, ALL = "failed", "none", "all"
 
 
 def run_seed(case: Seeded, seed: int, store: Path, scratch: Path, keep: str = FAILED,
-             explores: bool = False) -> JudgedRun:
+             explores: bool = False, visits: bool = False) -> JudgedRun:
     """Simulate and check one seed.
 
     The run's folder is in ``scratch``; its command names ``store``. ``keep`` selects the runs whose folders remain:
-    failed runs, none, or all with their verdicts. With ``explores``, the states that the nodes reach are recorded.
+    failed runs, none, or all with their verdicts. With ``explores``, the states that the nodes reach are recorded;
+    with ``visits``, the pairs of states and faults, from the logs.
     """
-    return run_and_judge(case, seed, store, scratch, keep, explores)[0]
+    return run_and_judge(case, seed, store, scratch, keep, explores, visits)[0]
 
 
 def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: str,
-                  explores: bool = False) -> tuple[JudgedRun, Verdict | None]:
+                  explores: bool = False, visits: bool = False) -> tuple[JudgedRun, Verdict | None]:
     """Do the work of ``run_seed``, and return the whole verdict as well; None for a run that broke."""
     from checkers.run_check import check_run
     from checkers.verdict import write_verdict
     from checkers.verdict_cache import note_for
+    from harness.analysis.coverage import states_during_faults
     from harness.reference.feature_coverage import used_and_judged
     from harness.run import plugins
     from harness.run.describe import create_run
@@ -126,6 +128,7 @@ def run_and_judge(drawn: Seeded, seed: int, store: Path, scratch: Path, keep: st
             info["coverage"], info["history_sha256"], ended / 1e9, time.perf_counter() - start,
             command, kept, guarantees_shown(info, verdict.to_json()),
             used_and_judged(info, {c.check: c.outcome.verdict for c in verdict.checks if c.decides}),
+            states_during_faults(SYSTEMS.load(case.system), run_dir) if visits else frozenset(),
             frozenset(explorer.found) if explorer is not None else frozenset(),
         )
         return result, verdict
@@ -171,20 +174,20 @@ def keep_run(result: JudgedRun, store: Path) -> JudgedRun:
 
 def campaign(
     cases: Sequence[Seeded], seeds: Sequence[int], store: Path, *, jobs: int, collect: bool,
-    report: Callable[[JudgedRun], None], guides: Sequence[Guiding] = (),
+    report: Callable[[JudgedRun], None], guides: Sequence[Guiding] = (), visits: bool = False,
 ) -> None:
     """Run every case with every seed; ``report`` is called for each result, in order of completion.
 
     Stops at the first failure unless ``collect`` is set. With ``guides``, one for each system, the number of runs is
-    the same, but the guides choose them.
+    the same, but the guides choose them. With ``visits``, results tell which states were reached under which faults.
 
     Raises:
         StormproofError: a worker process died, or the store cannot be written.
     """
     with worker_pool(jobs) as (workers, scratch):
         learners = {guide.system: guide for guide in guides}
-        guided = ((*guide.next(), store, scratch, FAILED, True) for _ in seeds for guide in guides)
-        plain = ((case, seed, store, scratch) for seed in seeds for case in cases)
+        guided = ((*guide.next(), store, scratch, FAILED, True, visits) for _ in seeds for guide in guides)
+        plain = ((case, seed, store, scratch, FAILED, False, visits) for seed in seeds for case in cases)
         for result in workers.each(run_seed, guided if guides else plain):
             if guides:
                 learners[result.case.system].learn(result)

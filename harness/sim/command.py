@@ -97,11 +97,11 @@ def drawn_cases(systems: Sequence[str], given: Given) -> list[DrawnCase]:
 
 def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *, jobs: int | None, master: str | None,
                  collect: bool, shrinking: bool, as_json: bool, left_out: Sequence[str] = (),
-                 outcomes: Outcomes | None = None, guided: bool = False) -> int:
+                 outcomes: Outcomes | None = None, guided: bool = False, visits: Path | None = None) -> int:
     """Run the seeds from ``start`` on, in ``jobs`` processes, or as tasks of Spark if there is a ``master``.
 
     ``left_out`` lists impossible combinations for the JSON object. With ``guided``, the results of earlier runs
-    determine which runs follow.
+    determine which runs follow. ``visits`` is the page to write of the states that were reached under each fault.
 
     Returns the exit status: 1 when a run was invalid, 3 when one broke, 2 when none failed but some verdict is unknown.
 
@@ -123,7 +123,8 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
         with view:
             seeds = range(start, start + count)
             if master is None:
-                campaign(cases, seeds, store, jobs=jobs, collect=collect, report=view.show, guides=guides)
+                campaign(cases, seeds, store, jobs=jobs, collect=collect, report=view.show, guides=guides,
+                         visits=visits is not None)
             else:
                 from harness.sim.spark import spark_campaign
 
@@ -132,6 +133,8 @@ def run_campaign(cases: Sequence[Seeded], start: int, count: int, store: Path, *
                 )
         for guide in guides:
             view.print(guide.line())
+        if visits is not None:
+            write_text(visits, tally.visits_page())
         interrupted = False
         if shrinking and tally.failures:
             _shrink(view, tally.failures, jobs, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from rich.table import Table
 from harness.reference.feature_coverage import CoverageTable
 from harness.run.cases import JudgedRun
 from harness.run.progress import duration
+from nemesis.catalog import FAULTS
 from nodes.systems.catalog import SYSTEMS
 
 
@@ -36,6 +38,10 @@ class CampaignTally:
     failures: list[JudgedRun] = field(default_factory=list)
     unknown: list[JudgedRun] = field(default_factory=list)
     coverage: dict[str, dict[str, Reached]] = field(init=False)
+    visits: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
+    """System -> the number of runs that visited each pair (state, fault family)."""
+    struck: dict[str, Counter[str]] = field(default_factory=dict)
+    """System -> the number of runs with each fault family."""
     surface: CoverageTable = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +56,9 @@ class CampaignTally:
         self.simulated += result.simulated
         self._cover(self.coverage.setdefault(result.case.system, {}), result.coverage)
         self.surface.add(result.surface)
+        self.visits.setdefault(result.case.system, Counter()).update(result.visited)
+        families = [name for name in result.case.nemesis.split(",") if name in FAULTS.names()]
+        self.struck.setdefault(result.case.system, Counter()).update(families)
         if result.failed:
             self.failures.append(result)
         elif result.verdict == "unknown":
@@ -94,6 +103,25 @@ class CampaignTally:
                 label = f"{system}: {name}" if len(self.coverage) > 1 else name
                 table.add_row(label, str(state.runs), str(state.times), summaries.get(name, ""))
         return table
+
+    def visits_page(self) -> str:
+        """Return a page of tables, one a system: in how many runs each state was reached under each fault family."""
+        lines = ["# States and faults that met", "",
+                 f"Written by `stormproof simulate --visits FILE`: {self.runs} runs. A number is that of the runs in",
+                 "which the state was reached while a fault of the family was in force, or within a second of its heal;",
+                 "– is a pair that no run visited."]  # fmt: skip
+        for system, states in self.coverage.items():
+            found, struck = self.visits.get(system, Counter()), self.struck.get(system, Counter())
+            families = sorted(struck)
+            lines += ["", f"## {system}", "", f"| state | {' | '.join(families)} |",
+                      f"| --- |{' ---: |' * len(families)}",
+                      f"| runs with the fault | {' | '.join(str(struck[name]) for name in families)} |"]  # fmt: skip
+            for state in states:
+                cells = (str(found[state, name] or "–") for name in families)
+                lines.append(f"| `{state}` | {' | '.join(cells)} |")
+            never = [state for state in states if not any(found[state, name] for name in families)]
+            lines += ["", f"Never under any fault: {', '.join(f'`{state}`' for state in never) or 'none'}."]
+        return "\n".join(lines) + "\n"
 
     def never(self) -> list[str]:
         """Return a line for each system with the states that were never reached."""

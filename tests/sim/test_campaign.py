@@ -36,6 +36,19 @@ def run(cases: list[Case], seeds: range, store: Path, jobs: int = 1, collect: bo
     return results
 
 
+def test_the_page_of_visits_tells_which_states_met_which_faults(tmp_path: Path) -> None:
+    page = tmp_path / "visits.md"
+    leaders = replace(SAFE, nemesis="kill,clock", settings={**COMMON, "kill_kind": "master"})
+    assert run_campaign([leaders], 1, 2, tmp_path / "store", jobs=1, master=None, collect=True, shrinking=False,
+                        as_json=False, visits=page) == 0  # fmt: skip
+    rows = {row[0]: row[1:] for line in page.read_text().splitlines() if line.startswith("| ")
+            for row in [[cell.strip(" `") for cell in line.strip("|").split("|")]]}  # fmt: skip
+    assert rows["state"] == ["clock", "kill"] and rows["runs with the fault"] == ["2", "2"]
+    assert rows["failover"][1] == "2", "a leader was killed, and none took over under that fault"
+    assert rows["two-masters"] == ["–", "–"]
+    assert "`two-masters`" in page.read_text().splitlines()[-1]
+
+
 def test_runs_that_keep_their_promises_leave_nothing_behind(tmp_path: Path) -> None:
     results = run([SAFE], range(1, 4), tmp_path)
     assert [(result.seed, result.verdict) for result in results] == [(1, "valid"), (2, "valid"), (3, "valid")]
