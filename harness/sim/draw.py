@@ -41,6 +41,13 @@ _ENDS_OR_STOPS = ("kill", "pause", "stop", "crash", "power", "reboot")
 """Families whose faults are over as soon as they are healed, and that leave the other nodes untouched."""
 NESTED_SHARE = 0.5
 """Share of runs with several fault families whose faults meet in bouts, rather than by chance."""
+PAIR_SHARE = 0.3
+"""Share of runs whose first two fault families are one that disturbs messages and one that strikes processes.
+
+Most known bugs of elections and of replication need both: a node dies while others lack its last messages.
+"""
+_PAIRED = (("network", "packets"), ("process",))
+"""The conflict groups of these two."""
 NODES_SHARE = 0.6
 """Share of runs that draw their number of nodes; the others have the usual number."""
 GAPS = (0.1, 0.3, 1.0, 2.0)
@@ -202,7 +209,12 @@ def _faults(system: str, workload: str, nodes: int | None, settings: Mapping[str
     # Weighted random order: families with a larger weight tend to be first (Efraimidis and Spirakis 2006).
     order = {name: rng.random() ** (1 / FAULTS.load(name).drawn) for name in FAULTS.names()
              if FAULTS.load(name).drawn}
-    for name in sorted(order, key=lambda name: order[name], reverse=True):
+    names = sorted(order, key=lambda name: order[name], reverse=True)
+    if rng.random() < PAIR_SHARE:
+        firsts = [next(name for name in names if FAULTS.load(name).conflict_group in groups) for groups in _PAIRED]
+        names = list(dict.fromkeys((*firsts, *names)))
+        wanted = max(wanted, len(firsts))
+    for name in names:
         if len(found) < wanted and _can_be(system, workload, name, nodes, settings):
             found.append(name)
     return ",".join(found) or NO_FAULTS
