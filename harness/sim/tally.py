@@ -107,9 +107,9 @@ class CampaignTally:
     def visits_page(self) -> str:
         """Return a page of tables, one a system: in how many runs each state was reached under each fault family."""
         lines = ["# States and faults that met", "",
-                 f"Written by `stormproof simulate --visits FILE`: {self.runs} runs. A number is that of the runs in which",
-                 "the state was reached while a fault of the family was in force, or within a second of its heal; – is a",
-                 "pair that no run visited."]  # fmt: skip
+                 f"Written by `stormproof simulate --visits FILE`: {self.runs} runs. A number is that of the runs in",
+                 "which the state was reached while a fault of the family was in force, or within a second of its",
+                 "heal. A pair that no run visited has the sign –."]  # fmt: skip
         for system, states in self.coverage.items():
             found, struck = self.visits.get(system, Counter()), self.struck.get(system, Counter())
             families = sorted(struck)
