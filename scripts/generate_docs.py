@@ -65,7 +65,7 @@ def invariants_page() -> str:
             where = [f"with {name}={' or '.join(map(str, values))}" for name, values in (each.where or {}).items()]
             where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
             lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
-        lines += _deadlines(system)
+        lines += _deadlines(system) + _waits(system)
     return "\n".join(lines) + "\n"
 
 
@@ -76,6 +76,12 @@ def _deadlines(system: System) -> list[str]:
         where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
         lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
     return lines if system.deadlines else []
+
+
+def _waits(system: System) -> list[str]:
+    lines = ["", "| timer | what holds | set by | source |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{each.name}` | {each.rule} | {each.of}: `{each.place}` | {each.source} |" for each in system.waits]
+    return lines if system.waits else []
 
 
 _OF_BOUNDS = """# Bounds of time and work

@@ -97,6 +97,8 @@ def create_run(test: Test, why: str, store: Path, runs: Path | None = None) -> P
     wanted += ["livelock"] if backend.in_process else []
     rules: list[Invariant | Deadline] = [*system.invariants, *system.deadlines]
     invariants = {each.name: each.source for each in rules if test.options.get(INVARIANTS) and each.claimed(test)}
+    if test.options.get(INVARIANTS):
+        invariants |= {each.name: each.source for each in system.waits if each.claimed(test.options)}
     wanted += [*([INVARIANTS] if invariants else []), *plugins.check_names()]
     # The delays that a busy machine adds to the times of real nodes are unknown.
     bounds = bounds_of(system.bounds, test) if backend.in_process else {}

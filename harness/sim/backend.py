@@ -166,10 +166,11 @@ class SimBackend(Backend):
         declared = [taking.get(each.name, each) if each.calm else each for each in system.deadlines]
         deadlines = deadlines_of(declared, test) if wanted else ()
         explorer: Explorer | None = self._loop.explorer if system is tested else None
-        if not (claimed or deadlines or explorer is not None):
+        waits = system.waits if wanted else ()
+        if not (claimed or deadlines or waits or explorer is not None):
             return None
         observer = Observer(claimed, self._loop, self._last_lines, explorer, deadlines, test.options,
-                            self._tap)
+                            self._tap, waits)
         observer.calm_since = lambda: self._calm_since()
         return observer
 

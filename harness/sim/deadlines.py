@@ -73,6 +73,12 @@ class Deadlines:
                 before = known.since if known is not None else {}
                 known = standing[name] = _Standing(things, {thing: before.get(thing, total) for thing in things})
             left = planned.get(name)
+            if isinstance(found, Mapping):
+                beyond = {thing: total - since - found[thing] for thing, since in known.since.items()}
+                thing, longest = max(beyond.items(), key=itemgetter(1))
+                if longest > seconds + PERIOD:
+                    return deadline, _told(deadline, longest + found[thing], seconds + found[thing], thing)
+                continue
             if not left:
                 if total - known.oldest > seconds + PERIOD:
                     thing = next(each for each, since in known.since.items() if since == known.oldest)

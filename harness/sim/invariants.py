@@ -12,8 +12,10 @@ from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
 from harness.sim.outside import Outside, WireTap
 from harness.sim.process import SimProcess
+from harness.sim.waits import Waits
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
+from stormproof.contracts.wait import Wait
 
 _LAST_LINES = 6
 _TEXT = 400
@@ -100,14 +102,16 @@ class Observer:
         explorer: records the states that the nodes reach; None: they are not recorded.
         deadlines: the deadlines that are claimed of the run; ``options`` are the options of its test.
         tap: reads the frames that programs send; None: rules about frames are not checked.
+        waits: the waits that programs declare.
     """
 
     def __init__(self, invariants: Sequence[Invariant], clock: SimClock,
                  last_lines: Callable[[str, int], Sequence[str]], explorer: Explorer | None = None,
                  deadlines: Sequence[Deadline] = (), options: Mapping[str, Any] | None = None,
-                 tap: WireTap | None = None) -> None:
+                 tap: WireTap | None = None, waits: Sequence[Wait] = ()) -> None:
         self._invariants = invariants
         self._deadlines = deadlines
+        self._waits = waits
         self._options = options or {}
         self.calm_since: Callable[[], float | None] = lambda: None
         """The time since which no fault has been in force, in simulated seconds.
@@ -141,11 +145,15 @@ class Observer:
         last: Any = None
         sent: list[tuple[Invariant, str]] = []
         self._listen(node, process, watchers, sent)
+        waits = Waits(self._waits, self._options, kind)
+        process.armed = waits.armed if waits else None
 
         def look(woken: bool) -> None:
             nonlocal due, last
             if sent:
                 raise self._broken(*sent[0], node, found)
+            if waits.wrong is not None:
+                raise self._broken(*waits.wrong, node, found)
             if not woken or last is None or found.alert:
                 now = observed()
                 if found.alert or (now is not last and now != last):
@@ -221,7 +229,8 @@ class Observer:
                 for _, watcher in group.watchers:
                     watcher.disk_lost(node)
 
-    def _broken(self, invariant: Invariant | Deadline, wrong: str, node: str, group: WatchedGroup) -> InvariantBroken:
+    def _broken(self, invariant: Invariant | Deadline | Wait, wrong: str, node: str,
+                group: WatchedGroup) -> InvariantBroken:
         return InvariantBroken({
             "name": invariant.name, "rule": invariant.rule, "source": invariant.source, "node": node, "wrong": wrong,
             "time": self._clock.now,

@@ -99,6 +99,8 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(OWNER)
         when = self.now + delay if owner is None else max(self.now, owner.busy_until) + delay / owner.rate
+        if owner is not None and owner.armed is not None:
+            owner.armed(delay)
         handle = Handle(callback, args, context, owner, True, when)
         self._sequence += 1
         if not self._ended:
@@ -112,6 +114,8 @@ class SimLoop(asyncio.BaseEventLoop):
             context = contextvars.copy_context()
         owner = context.get(OWNER)
         moment = when if owner is None else (when - owner.offset) / owner.rate
+        if owner is not None and owner.armed is not None:
+            owner.armed(when - owner.local())
         handle = Handle(callback, args, context, owner, True, when)
         self._sequence += 1
         if not self._ended:

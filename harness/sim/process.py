@@ -68,6 +68,8 @@ class SimProcess:
 
         The argument is True after a callback that only woke a task: nothing changes before that task's turn.
         """
+        self.armed: Callable[[float], None] | None = None
+        """Observer of its timers, called from within each call that sets one, with the seconds until its end."""
         self.woken = False
         """Whether the present callback only wakes a task, because bytes have arrived."""
         self.over: Callable[[], None] | None = None

@@ -370,6 +370,8 @@ class Broker(Protocol):
     """Number of transactions written to this machine's disk since the program's start."""
     stopping: bool
     """Whether the broker has been asked to stop."""
+    store_failed: bool
+    """Whether a transaction has failed: memory may be ahead of the store, and the broker is ending."""
 
     @property
     def engine(self) -> Engine:

@@ -17,7 +17,8 @@ from stormproof.test import Test
 
 Pending = Mapping[str, Collection[Hashable]]
 """Name of a deadline -> the work pending now, each item identified by something unique to it. Work that makes progress
-has a new identity after each step, so only a standstill counts."""
+has a new identity after each step, so only a standstill counts. Where the value is a mapping, it tells for each item
+how many seconds it may be pending by its own terms; the deadline's seconds come on top."""
 
 
 class Waits(Protocol):
@@ -61,11 +62,11 @@ class Deadline(Bound):
         return self.requirement.replace("{}", self.formula) + " while no fault is in force" * self.calm
 
 
-_WRONG = frozenset({"clock", "disk"})
+_WRONG = frozenset({"clock"})
 """Faults under which a node's time differs from the harness's."""
 
 
 def deadlines_of(declared: Sequence[Deadline], test: Test) -> tuple[Deadline, ...]:
-    """Return the deadlines claimed for a test: under a wrong clock or a faulty disk only the momentary ones."""
+    """Return the deadlines claimed for a test: under a wrong clock only the momentary ones."""
     wrong = set(test.nemesis) & _WRONG
     return tuple(each for each in declared if each.claimed(test) and (each.momentary or not wrong))

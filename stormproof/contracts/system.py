@@ -17,6 +17,7 @@ from stormproof.contracts.option import Option
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 from stormproof.contracts.topology import Topology
+from stormproof.contracts.wait import Wait
 from stormproof.contracts.workload_requirements import Demands
 from stormproof.errors import UsageError
 from stormproof.node_logs import LogLine, parse_stamped
@@ -211,7 +212,8 @@ class System(ABC):
 
     ``invariants`` must hold for simulated nodes at every instant; ``wire`` creates a reader of the frames that they
     send each other, for the invariants' use. ``keeps`` limit what idle nodes may hold.
-    ``deadlines`` limit how long work may be pending in nodes. ``bounds`` limit the times until the system serves again
+    ``deadlines`` limit how long work may be pending in nodes, and ``waits`` are the lengths of their timers. ``bounds``
+    limit the times until the system serves again
     and until its roles are stable. ``work`` limits the traffic between machines. Two attributes serve tools that steer
     runs: ``fault_points`` (name -> the event at that point), and ``abstraction``, by which a guided search
     distinguishes situations (None: it can't). ``drawing`` declares which of its settings the default campaign draws.
@@ -239,6 +241,7 @@ class System(ABC):
     work: tuple[WorkBound, ...] = ()
     keeps: tuple[RestingLimit, ...] = ()
     deadlines: tuple[Deadline, ...] = ()
+    waits: tuple[Wait, ...] = ()
     fault_points: Mapping[str, str] = {}
     wire: Callable[[], WireReader] | None = None
     abstraction: Abstraction | None = None

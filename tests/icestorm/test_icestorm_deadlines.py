@@ -319,6 +319,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     (deadline,) = (each for each in tested.deadlines if each.name == name)
     monkeypatch.setattr(tested, "deadlines", (deadline,))
     monkeypatch.setattr(tested, "invariants", ())
+    monkeypatch.setattr(tested, "waits", ())
     break_it(monkeypatch)
     case = Case("icestorm", workload, nemesis, 5 if name == "astray" else None, 26.0, 5.0,
                 {"min_ok": "1", INVARIANTS: "true", **settings})

@@ -165,7 +165,10 @@ SLOW_BUGS = [("heartbeats-late", "silent-master", "kill", 1), ("expected-for-lon
 @pytest.mark.parametrize(("bug", "deadline", "nemesis", "seed"), [
     *LATE_BUGS, *(pytest.param(*each, marks=pytest.mark.soak) for each in SLOW_BUGS),
 ])  # fmt: skip
-def test_a_broker_that_is_late_ends_the_run(bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path) -> None:
+def test_a_broker_that_is_late_ends_the_run(
+    bug: str, deadline: str, nemesis: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SYSTEMS.load(BUGS[bug].design), "waits", ())  # a timer that is set too late is seen earlier
     workload = "subscriptions" if BUGS[bug].design == "icestorm" else "queue"
     settings = {"bug": bug, "min_ok": "5"}
     if workload == "subscriptions":
@@ -209,7 +212,7 @@ def deaf_to_silence(patch: Patch) -> None:
 def missed_beats_add_up(patch: Patch) -> None:
     """Whoever is heard is ended all the same."""
     patch.setattr(SessionTimers, "listen", lambda self, name, interval, most, silent: self.start(
-        name, interval, lambda: silent(True)))
+        name, interval, silent))
 
 
 def lost_wake_up(patch: Patch) -> None:
@@ -305,6 +308,27 @@ def waits_for_ever(patch: Patch) -> None:
 def never_cut_off(patch: Patch) -> None:
     """A client that is ended is told nothing, and stays."""
     patch.setattr(OutputBuffer, "finish", lambda self, last: None)
+
+
+def never_doomed(patch: Patch) -> None:
+    """A client that is ended is told so, and no timer cuts it off."""
+    finish = OutputBuffer.finish
+
+    def without(self: OutputBuffer, last: bytes) -> None:
+        finish(self, last)
+        if self.cut is not None:
+            self.cut.cancel()
+
+    patch.setattr(OutputBuffer, "finish", without)
+
+
+def lives_on(patch: Patch) -> None:
+    """A broker whose store has failed thinks about that for a while."""
+    async def later(error: BaseException) -> None:
+        await asyncio.sleep(3)
+        raise error
+
+    patch.setattr("nodes.reference.server.broker._fail", later)
 
 
 def lazy(patch: Patch) -> None:
@@ -413,13 +437,14 @@ def counted_as_strangers(patch: Patch) -> None:
     patch.setattr(ReferenceBroker, "seat", kept)
 
 
-QUIET = ("silent-client", "mute-client", "idle-session", "network-silent")
+QUIET = ("silent-client", "idle-session", "network-silent")
 """Whoever has something to say is not silent."""
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "heart-beat": ("standalone", "queue", "kill", {}, no_beats),
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "1"}, deaf_to_silence),
-    "mute-client": ("standalone", "queue", "kill", {"client_heartbeat": "0.1"}, deaf_to_silence),
     "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
+    "uncut": ("standalone", "dialogue", "packets", {"client_heartbeat": "3", "op_timeout": "6"}, never_doomed),
+    "failed-store": ("standalone", "queue", "disk", {"disk_kind": "sync-error"}, lives_on),
     "lingering": ("standalone", "dialogue", "kill", {"client_heartbeat": "3", "op_timeout": "6"}, never_cut_off),
     "uncommitted": ("standalone", "queue", "kill", {}, lazy),
     "refused-idle": ("standalone", "dialogue", "kill", {"visitors": "true"}, long_seconds),
@@ -461,6 +486,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     (deadline,) = (each for each in tested.deadlines if each.name == name)
     monkeypatch.setattr(tested, "deadlines", (deadline,))
     monkeypatch.setattr(tested, "invariants", ())
+    monkeypatch.setattr(tested, "waits", ())
     break_it(monkeypatch)
     rate = 0.3 if name in QUIET else 17.0
     nodes = 5 if name.startswith("turn-") else None

@@ -279,6 +279,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
     (deadline,) = (each for each in system.deadlines if each.name == name)
     monkeypatch.setattr(system, "deadlines", (deadline,))
     monkeypatch.setattr(system, "invariants", ())
+    monkeypatch.setattr(system, "waits", ())
     break_it(monkeypatch)
     case = Case("fiorano", "queue", nemesis, None, 26.0, 17.0, {"min_ok": "1", INVARIANTS: "true", **settings})
     seen = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -109,7 +110,7 @@ class ReferenceBroker:
         self.budget = HeldMemory(self.limits.max_memory, lambda: self.sessions)
         self.turns = Turns(self.limits.max_bytes_under_way)
         self.connections = Connections(self)
-        self.cut_early: list[str | None] = []
+        self.silences: deque[tuple[str | None, float, float]] = deque(maxlen=20)
         """Connections of sessions that were ended as silent but were heard recently, which never happens."""
         self._nobody = asyncio.Event()
         self._nobody.set()

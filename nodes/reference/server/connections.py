@@ -6,6 +6,7 @@ A context may outlive its session: a reliable client may resume it within the id
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Protocol
 
 from nodes.reference.api import Command, Config, Opened, Runtime
@@ -25,6 +26,7 @@ class ConnectionsHost(Protocol):
     engine: StoreEngine
     limits: Limits
     serving: bool
+    silences: deque[tuple[str | None, float, float]]
 
     def submit(self, command: Command) -> None:
         """Hand a command to the design."""
@@ -179,6 +181,8 @@ class Connections:
         if parts:
             self._start_idle_timer(conn, parts)
             return
+        limit, since = self._host.limits.idle_timeout, self.idle_since[conn]
+        self._host.silences.append((conn, limit, self._host.runtime.now() - since))
         del self.idle_timers[conn], self.idle_since[conn]
         self._host.runtime.log("idle connection closed", conn=conn)
         self._host.submit(Command("close", conn, 0, {"reason": "idle"}))

@@ -45,6 +45,8 @@ class OutputBuffer:
         """Bytes of the frames that are not encoded yet."""
         self.draining: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
+        self.cut: asyncio.TimerHandle | None = None
+        """The timer that cuts the connection off, once the last output was given."""
         self.written = 0
         """Bytes written so far."""
         self._watching = True
@@ -155,7 +157,7 @@ class OutputBuffer:
             self._end_output()
         else:
             self._finishing = self._loop.create_task(self._write_rest(), name="last output")
-        self._loop.call_later(self._limits.linger, transport.abort)
+        self.cut = self._loop.call_later(self._limits.linger, transport.abort)
 
     def _end_output(self) -> None:
         transport = self._transport

@@ -47,12 +47,11 @@ class SessionTimers:
                 left = interval * 0.25
         self.start("beat", left, lambda: self.beat(interval))
 
-    def listen(self, name: str, interval: float, most: int, silent: Callable[[bool], None]) -> None:
+    def listen(self, name: str, interval: float, most: int, silent: Callable[[], None]) -> None:
         """Call ``silent`` after ``most`` intervals in which nothing was read.
 
         Intervals are counted instead of time, because this process may have been stopped: input that arrived in the
-        meantime is read before the next count. Counting starts at the last read. The argument of ``silent`` tells
-        whether the client was heard recently nevertheless, which never happens.
+        meantime is read before the next count. Counting starts at the last read.
         """
 
         def count(heard: float, missed: int) -> None:
@@ -62,7 +61,7 @@ class SessionTimers:
                 late = self._loop.time() - heard
                 wait -= late if late < interval else 0.0
             elif missed + 1 == most:
-                silent(self._loop.time() - heard < (most - 1) * interval)
+                silent()
                 return
             else:
                 missed += 1

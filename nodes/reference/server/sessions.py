@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -47,8 +48,9 @@ class SessionHost(LoginHost, AdministrationHost, Protocol):
     has_topic_manager: bool
     budget: HeldMemory
     turns: Turns
-    cut_early: list[str | None]
-    """Connections of sessions that were ended as silent although the client was heard recently."""
+    silences: deque[tuple[str | None, float, float]]
+    """For the latest sessions that were ended as silent: the connection, the silence that ends one (seconds), and the
+    time since something was read."""
 
     def weight(self, command: Command) -> int:
         """Return the approximate work of a command."""
@@ -385,18 +387,20 @@ class Session:
             for ack_id in written.values():
                 self._submit(Command("ack", self.conn, 0, {"id": ack_id, "auto": True}), UnderWay(0, 1, 0))
 
-    def _silent(self, early: bool) -> None:
-        self._note_silence(early)
+    def _silent(self) -> None:
+        greeting = self.login.greeting
+        assert greeting is not None
+        self._note_silence(_MISSED_BEATS * max(greeting.can_beat, HEART_BEAT_MS) / 1000)
         self.end("no heart-beat from the client")
 
-    def _idle(self, early: bool) -> None:
+    def _idle(self) -> None:
         """Close an idle connection: not only its TCP connection, because not even a heart-beat was received (5.1.3)."""
-        self._note_silence(early)
+        self._note_silence(self._host.limits.idle_timeout)
         if self.conn is not None and not self.ended:
             self.idled = True
             self._host.log("idle connection closed", conn=self.conn)
             self._host.submit(Command("close", self.conn, 0, {"reason": "idle"}))
 
-    def _note_silence(self, early: bool) -> None:
-        if early:
-            self._host.cut_early.append(self.conn)
+    def _note_silence(self, limit: float) -> None:
+        silent = asyncio.get_running_loop().time() - self.flow.last_read
+        self._host.silences.append((self.conn, limit, silent))

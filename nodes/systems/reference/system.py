@@ -127,6 +127,7 @@ class ReferenceSystem(System):
         rules = rules or Rules()
         self.invariants, self.deadlines, self.bounds = rules.invariants, rules.deadlines, rules.bounds
         self.wire = LinkReader
+        self.waits = rules.waits
         self.work, self.keeps, self.drawing = rules.work, rules.keeps, rules.drawing
         self.abstraction = rules.abstraction
         self.states = {state.name: state.summary for state in rules.states}

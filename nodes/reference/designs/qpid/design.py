@@ -190,6 +190,8 @@ class QpidDesign:
         self.links.cut(peer, reason=reason)
 
     def _send(self, peer: str, message: Message) -> None:
+        if self.broker.store_failed:
+            return  # memory is ahead of the store, which peers must not learn
         try:
             self.links.send(peer, pack(message))
         except WireError as error:

@@ -76,6 +76,7 @@ class FioranoProbe:
     def __init__(self, design: FioranoDesign) -> None:
         self._design, self._server = design, design.server
         self._broker = BrokerProbe(design.broker)
+        self._seen: FioranoObserved | None = None
 
     @property
     def _active(self) -> ActiveSide | None:
@@ -83,12 +84,14 @@ class FioranoProbe:
         return self._server.active if isinstance(self._server, Pair) else None
 
     def observed(self) -> FioranoObserved:
-        """Return the server's state."""
+        """Return the server's state. A server whose store has failed is ending: it stays as it was seen before."""
+        if self._seen is not None and self._broker.failed:
+            return self._seen
         server, lock, peer, active = self._server, self._server.lock, self._server.peer, self._active
         stamp, shares, standing = server.stamp, False, None
         if active is not None:
             shares, standing = active.shares, active.standing
-        return FioranoObserved(
+        self._seen = FioranoObserved(
             server.state, server.before, server.serves, lock.epoch, lock.holds(), stamp, lock.asked, server.disowned,
             active is not None and not shares and active.may_go_alone(),
             standing.stored if standing is not None else -1, active.confirmed if active is not None else (0, 0),
@@ -96,6 +99,7 @@ class FioranoProbe:
             isinstance(lock, GatewayLock) and lock.wish is not None, server.changes,
             active is not None and shares and active.told != (stamp.epoch, stamp.counter),
         )
+        return self._seen
 
     @property
     def alone(self) -> bool:
@@ -129,6 +133,11 @@ class FioranoProbe:
         """The number of the last replicated step on this node, comparable with other nodes (``replicated``)."""
         return self._server.stamp.counter
 
+    @property
+    def failed(self) -> bool:
+        """Tell whether its store has failed, so that it is ending."""
+        return self._broker.failed
+
     def status(self) -> dict[str, Any]:
         """Return the status that an administrator gets."""
         return self._design.status()
@@ -152,6 +161,8 @@ class FioranoProbe:
         server, stamp = self._server, self._server.stamp
         if not isinstance(server, Pair) or not stamp.whole or (server.active is None and server.state != PASSIVE):
             return None
+        if self._broker.failed:
+            return None
         return (stamp.epoch, stamp.counter), stored(self._design.broker.database)
 
     def in_database(self) -> tuple[tuple[int, int], Rows] | None:
@@ -160,7 +171,7 @@ class FioranoProbe:
         None if that is unknown: there is no shared database, this server is not active, or a commit is in flight.
         """
         server = self._server
-        if not isinstance(server, SharedPair) or server.state != ACTIVE:
+        if not isinstance(server, SharedPair) or server.state != ACTIVE or self._broker.failed:
             return None
         if server.waiting or server.commands or not server.store.epoch:
             return None
@@ -172,6 +183,8 @@ class FioranoProbe:
 
     def miscounted(self) -> str:
         """Describe the first wrong counter; empty if all are right."""
+        if self._broker.failed:
+            return ""
         if wrong := self._broker.miscounted() if self._server.serves else self._broker.left_over():
             return wrong
         if isinstance(self._server, SharedPair):
@@ -181,8 +194,8 @@ class FioranoProbe:
     def pending(self) -> Pending:
         """Return pending work: the server's actions and the messages it expects."""
         design, server = self._design, self._server
-        if design.broker.stopping:
-            return {}
+        if design.broker.stopping or self._broker.failed:
+            return self._broker.pending() if self._broker.failed else {}
         found: dict[str, Collection[Hashable]] = {**self._broker.pending(), **self._of_lock(), **self._of_mode(),
                                                   **_unsaid(server)}  # fmt: skip
         if missing := design.links.missing():

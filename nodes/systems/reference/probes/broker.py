@@ -22,9 +22,16 @@ class BrokerProbe:
         self.engine = EngineProbe(self._broker.engine)
         self._unread = sessions.UnreadOutput()
 
+    @property
+    def failed(self) -> bool:
+        """Tell whether its store has failed: it is ending, and its memory is ahead of the store."""
+        return self._broker.store_failed
+
     def pending(self) -> Pending:
         """Return the work that clients here wait for, or that a component has yet to do for them."""
         broker, connections = self._broker, self._broker.connections
+        if broker.store_failed:
+            return {"failed-store": [""]}
         found: dict[str, Collection[Hashable]] = networks.pending(broker.networks)
         if connections.idle_since:
             found["idle-connection"] = list(connections.idle_since.items())
@@ -34,18 +41,18 @@ class BrokerProbe:
             found["overtaken"] = list(connections.overtaken)
         if broker.logins:
             found["login"] = list(broker.logins)
-        if broker.cut_early:
-            found["cut-early"] = broker.cut_early
+        if hasty := sessions.cut_early(broker.silences):
+            found["cut-early"] = hasty
         if broker.guard.refused_idle:
             found["refused-idle"] = broker.guard.refused_idle
-        now, overdue = broker.runtime.now(), dict[str, list[Hashable]]()
+        now, overdue = broker.runtime.now(), dict[str, dict[Hashable, float]]()
         for session in broker.sessions:
-            for what, since in sessions.overdue(session, now, self._unread):
-                overdue.setdefault(what, []).append((session.conn, session.asked, since))
+            for what, since, own in sessions.overdue(session, now, self._unread):
+                overdue.setdefault(what, {})[session.conn, session.asked, since] = own
         self._unread.keep({session.output for session in broker.sessions})
-        found |= overdue
         if turns_stall(broker.turns):
-            found["held-up"] = [*overdue.get("held-up", ()), "turns"]
+            overdue.setdefault("held-up", {})["turns"] = 0.0
+        found |= overdue
         admission = broker.design.admission()
         if admission.master and admission.master == broker.config.client_addresses.get(broker.config.node):
             found["misdirects"] = [admission.master]

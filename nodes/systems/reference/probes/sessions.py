@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from nodes.reference.server.login import HEART_BEAT_MS
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
-MUTE_CLIENT, IDLE_SESSION, LINGERING = "mute-client", "idle-session", "lingering"
+IDLE_SESSION, LINGERING, UNCUT = "idle-session", "lingering", "uncut"
 """The names of overdue events on a session, as used by the checks of deadlines."""
-_FREQUENT_BEATS_MS = 300
-"""Largest interval that counts as frequent heart-beats: the usual one of tests' clients."""
+_MISSED = 3
+"""Heart-beats that may be missed."""
+_NEARLY = 0.97
+"""Share of a silence by which clocks and roundings may make it shorter."""
 
 
 class UnreadOutput:
@@ -39,45 +42,53 @@ class UnreadOutput:
             del self._seen[gone]
 
 
-def overdue(session: Session, now: float, unread: UnreadOutput) -> list[tuple[str, float]]:
-    """Return the conditions that should end before long on a session, each with the time of its beginning.
+def overdue(session: Session, now: float, unread: UnreadOutput) -> list[tuple[str, float, float]]:
+    """Return the conditions that should end before long on a session, each with the time of its beginning, and the
+    seconds for which the client's own settings permit it.
 
     Such conditions are: the client gets no heart-beat; the client is silent; it may send more but is not read; it has
     lost its connection to another session; it reads nothing; the session was ended and still exists."""
     if session.ended:
-        return [(LINGERING, session.flow.last_read)]
+        read, cut = session.flow.last_read, session.output.cut
+        doomed = session.output.closing or (cut is not None and not cut.cancelled())
+        return [(LINGERING, read, 0.0), *([] if doomed else [(UNCUT, read, 0.0)])]
     if session.leaving:
         return []
     found = _late(session, now)
     if (refused := unread.refused_since(session.output, now)) is not None:
-        found.append((UNREAD, refused))
+        found.append((UNREAD, refused, 0.0))
     return found
 
 
-def _late(session: Session, now: float) -> list[tuple[str, float]]:
+def _late(session: Session, now: float) -> list[tuple[str, float, float]]:
     flow, output = session.flow, session.output
     read = flow.last_read
     if flow.paused:
         # A session with too much output continues when all is taken; one at its share, when a command is done.
         waits = output.waiting() or (flow.at_share and flow.outstanding)
-        return [] if session.must_wait() or waits else [(HELD_UP, read)]
+        return [] if session.must_wait() or waits else [(HELD_UP, read, 0.0)]
     greeting = session.login.greeting
     if greeting is None or not session.opened:
         return []
     if session.conn is None and not session.admin:
-        return [(LEFT_OVER, read)]
-    owed, wrote, found = greeting.wants_beat, output.last_write, []
+        return [(LEFT_OVER, read, 0.0)]
+    owed, wrote, found = greeting.wants_beat, output.last_write, list[tuple[str, float, float]]()
     # A session that waits for its turn learns of its connection's failure only afterwards.
     failed = output.closing and not flow.reading
     if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not output.waiting() and not failed:
-        found.append((HEART_BEAT, wrote))
+        found.append((HEART_BEAT, wrote, 0.0))
     if not flow.reading:
         return found
     if greeting.can_beat:
-        found.append((MUTE_CLIENT if greeting.can_beat <= _FREQUENT_BEATS_MS else SILENT_CLIENT, read))
+        found.append((SILENT_CLIENT, read, _MISSED * max(greeting.can_beat, HEART_BEAT_MS) / 1000))
     if session.reliable and not session.idled:
-        found.append((IDLE_SESSION, read))
+        found.append((IDLE_SESSION, read, 0.0))
     return found
+
+
+def cut_early(silences: Iterable[tuple[str | None, float, float]]) -> list[str | None]:
+    """Return the connections that were closed as silent before they had been silent for as long as they may be."""
+    return [conn for conn, limit, silent in silences if silent < _NEARLY * limit]
 
 
 def miscounts(session: Session) -> bool:

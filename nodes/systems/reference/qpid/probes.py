@@ -58,17 +58,26 @@ class QpidProbe:
     def __init__(self, design: QpidDesign) -> None:
         self._design, self._roles, self._permission = design, design.roles, design.permission
         self._broker = BrokerProbe(design.broker)
+        self._seen: QpidObserved | None = None
 
     def observed(self) -> QpidObserved:
-        """Return the broker's state."""
+        """Return the broker's state. A broker whose store has failed is ending: it stays as it was seen before."""
+        if self._seen is not None and self._broker.failed:
+            return self._seen
         roles, status, primary = self._roles, self._roles.store.now, self._roles.primary
         term, until = 0, 0.0
         if primary is not None and self._permission is not None:
             term, until = self._permission.term, self._permission.until
-        return QpidObserved(roles.state, term, primary is not None and roles.may_go_on(), until, status.state,
+        self._seen = QpidObserved(roles.state, term, primary is not None and roles.may_go_on(), until, status.state,
                             status.role, status.generation, roles.times_ready, roles.eligible, roles.forced, self.step,
                             held_back(primary.browsing) if primary is not None else "",
                             primary.released if primary is not None else 0, self._design.gave_up)  # fmt: skip
+        return self._seen
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether its store has failed, so that it is ending."""
+        return self._broker.failed
 
     def status(self) -> dict[str, Any]:
         """Return the status that an administrator gets."""
@@ -125,6 +134,8 @@ class QpidProbe:
         have, too: queues with replicated messages. None for a backup that does not have everything.
         """
         roles = self._roles
+        if self._broker.failed:
+            return None
         if roles.primary is not None:
             at: tuple[int, str | None, int] = (roles.generation, roles.name, roles.primary.number)
         elif roles.state == READY and not roles.backup.begun:
@@ -137,6 +148,8 @@ class QpidProbe:
         """Return the identifier of its clean store, and the content common to all stores with that identifier; None if
         the store is not clean, or memory differs from it."""
         status = self._roles.store.now
+        if self._broker.failed:
+            return None
         return None if status.state != CLEAN or self._roles.replaced else (status.uuid, self._image())
 
     def _image(self) -> Image:
@@ -163,12 +176,16 @@ class QpidProbe:
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
         """Return for each queue with replicated messages its creation mark, its last position and its depth."""
+        if self._broker.failed:
+            return {}
         positions, depths = self._roles.engine.positions(), self._roles.engine.depths()
         return {name: (made, positions.get(name, 0), depths.get(name, 0)) for name, made in self._copied()}
 
     def copies(self) -> dict[str, tuple[str, int, Mapping[int, Any]]]:
         """Return for each queue with replicated messages its creation mark, its last position and its messages'
         content."""
+        if self._broker.failed:
+            return {}
         engine = self._roles.engine
         positions, held = engine.positions(), contents(engine.state)
         return {name: (made, positions.get(name, 0), held.get(name, {})) for name, made in self._copied()}
@@ -176,7 +193,7 @@ class QpidProbe:
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none."""
         roles = self._roles
-        if roles.replaced and roles.backup.discard:
+        if (roles.replaced and roles.backup.discard) or self._broker.failed:
             return ""
         return (unlike_objects(roles.configuration) or unlike_generations(roles.generations)
                 or self._broker.unlike_store())
@@ -186,13 +203,15 @@ class QpidProbe:
     def miscounted(self) -> str:
         """Describe the first wrong counter; empty if all are right."""
         primary = self._roles.primary
+        if self._broker.failed:
+            return ""
         return (miscounted_backups(primary) if primary is not None else "") or self._broker.miscounted()
 
     def pending(self) -> Pending:
         """Return pending work: the broker's actions and the messages it expects."""
         design, roles, permission = self._design, self._roles, self._permission
-        if design.broker.stopping:
-            return {}
+        if design.broker.stopping or self._broker.failed:
+            return self._broker.pending() if self._broker.failed else {}
         found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
         if missing := design.links.missing():
             found["link"] = missing

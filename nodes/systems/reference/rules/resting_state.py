@@ -22,6 +22,7 @@ ENGINE = (
     *(RestingLimit(name, _STRANGERS, more=40)
       for name in ("ReferenceBroker.logins", "ReferenceBroker.sessions", "Session.", "SessionTimers.", "Flow.",
                    "OutputBuffer.", "task LoopRuntime._handling", "task OutputBuffer.", "task IceStormDesign._serve")),
+    RestingLimit("ReferenceBroker.silences", "the silences of the latest sessions that were ended for them", more=20),
     *(RestingLimit(name, _MADE, more=120)
       for name in ("EngineState.queues", "EngineState.durables", "table queues", "TopicRoutes.")),
     *(RestingLimit(name, _RULES, more=60) for name in ("Security.", "_Row.", "Guard.", "table security")),

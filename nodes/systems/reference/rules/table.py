@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from nodes.systems.reference.log_events import BROKER_STATES, State
 from nodes.systems.reference.rules.deadlines import DEADLINES
 from nodes.systems.reference.rules.resting_state import ENGINE, REMEMBERED
+from nodes.systems.reference.rules.waits import CONNECTIONS, WAITS
 from stormproof.contracts.bounds import Bound, WorkBound
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.draw import Drawing
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
+from stormproof.contracts.wait import Wait
 
 
 @dataclass(frozen=True)
@@ -30,3 +32,4 @@ class Rules:
     drawing: Drawing = field(default_factory=Drawing)
     abstraction: Abstraction | None = None
     states: tuple[State, ...] = BROKER_STATES
+    waits: tuple[Wait, ...] = (*WAITS, *CONNECTIONS)

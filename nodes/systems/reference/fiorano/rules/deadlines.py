@@ -9,7 +9,7 @@ from stormproof.contracts.deadline import Deadline
 
 TAKEOVER: Mapping[str, float] = {"lease": 3, "heartbeat": 4, "database_timeout": 2}
 """Upper bound of a takeover: the settings that it depends on, each with its factor."""
-_ODD = ("disk", "clock")
+_ODD = ("clock",)
 _STALL = ("packets", "partition", "points")
 """Faults that may stall TCP retransmission for some time after they end."""
 _LOCKED = {"lock": (True,), "fencing": (True,), "as_documented": ("",), "start_alone": (False,)}

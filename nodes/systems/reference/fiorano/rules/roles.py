@@ -317,6 +317,8 @@ class ServerStatusTells(Watcher):
 
     def inspect(self, node: str, program: FioranoProbe) -> str:
         """Check that the status shown to administrators matches the server's state."""
+        if program.failed:
+            return ""
         status, now = program.status(), program.observed()
         peer = [name for name in status["view"] if name != node]
         stands = {"role": now.state, "state": now.state, "previous": now.before, "serving": now.serves,

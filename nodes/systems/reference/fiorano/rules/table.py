@@ -13,6 +13,7 @@ from nodes.systems.reference.fiorano.probes import GATEWAY
 from nodes.systems.reference.fiorano.rules import data, roles
 from nodes.systems.reference.fiorano.rules.deadlines import DEADLINES, TAKEOVER
 from nodes.systems.reference.fiorano.rules.states import STATES
+from nodes.systems.reference.fiorano.rules.waits import WAITS
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
@@ -182,4 +183,4 @@ ABSTRACTION = Abstraction(
     unequal=(("lock", "stamp.epoch"), ("lock", "stamp.asked")),
 )
 
-RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES, WAITS)

@@ -139,7 +139,7 @@ class CopiesMatch(Watcher):
     def _primary_of(self, program: QpidProbe, now: QpidObserved) -> QpidProbe | None:
         """Return the primary that a backup is attached to, if it still is the primary of that generation."""
         primary = self._programs.get(program.serves_at or "")
-        if primary is None:
+        if primary is None or primary.failed:
             return None
         other = primary.observed()
         return primary if (other.state, other.generation) == (PRIMARY, now.generation) else None

@@ -10,7 +10,7 @@ from stormproof.contracts.deadline import Deadline
 FAILOVER: Mapping[str, float] = {"detection_timeout": 2, "manager_lease": 3, "eviction_timeout": 1,
                                "catchup_timeout": 1}  # fmt: skip
 """Upper bound of a failover: the settings that it depends on, each with its factor."""
-_ODD = ("disk", "clock")
+_ODD = ("clock",)
 _ENDED = (*_ODD, "kill", "power", "reboot", "rolling", "stop")
 """Faults by which all brokers may end: then an administrator chooses the best store."""
 _OURS = {"manager": ("builtin",), "standby": ("hot",)}

@@ -362,6 +362,8 @@ class BrokerStatusTells(Watcher):
 
     def inspect(self, node: str, program: QpidProbe) -> str:
         """Check that the status shown to administrators and managers matches the broker's state."""
+        if program.failed:
+            return ""
         status, now = program.status(), program.observed()
         primary = node if now.state == PRIMARY else program.serves_at
         shown = {**status, "store": status["store"]["state"], "of": status["store"]["role"]}

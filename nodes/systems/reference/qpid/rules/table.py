@@ -12,6 +12,7 @@ from nodes.systems.reference.qpid.manager_probes import MANAGER
 from nodes.systems.reference.qpid.rules import data, roles
 from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
+from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.table import Rules
@@ -190,4 +191,4 @@ ABSTRACTION = Abstraction(
     behind=("term", "generation"),
 )
 
-RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES, WAITS)
