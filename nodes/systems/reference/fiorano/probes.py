@@ -215,7 +215,7 @@ class FioranoProbe:
         if not server.serves and design.admission().master != self._who_serves():
             found["unnamed"] = [self._who_serves()]
         if server.state in _TRANSITIONAL or (server.state == STANDALONE and server.peer is not None):
-            found["state"] = [server.state]
+            found["state"] = found["state-or-person"] = [server.state]
         return found
 
     def _who_serves(self) -> str | None:

@@ -93,7 +93,12 @@ DEADLINES = (
         "a server that needs the lock requests it within {}",
         calm=True,
     ),
-    Deadline("state", TAKEOVER, 1, _TABLE, _ODD, _LOCKED, "a server reaches a stable state within {}", calm=True),
+    # Where a disk has lost the newest repository, a person decides, after five seconds and ten leases.
+    Deadline("state", TAKEOVER, 1, _TABLE, (*_ODD, "disk"), _LOCKED, "a server reaches a stable state within {}",
+             calm=True),
+    Deadline("state-or-person", {**TAKEOVER, "lease": TAKEOVER["lease"] + 10}, 7,
+             _TABLE + "; Decisions of a person: when both have waited for five seconds and ten leases", _ODD, _LOCKED,
+             "a server reaches a stable state, by a person if need be, within {}", calm=True),
     Deadline(
         "page",
         {"heartbeat": 4},
