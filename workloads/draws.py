@@ -111,14 +111,11 @@ SECURITY: tuple[Draw, ...] = (
     Draw("loose_principals", (1, 4), 0.3),
     Draw("objects", (1, 4), 0.3),
 )
-LOCK: tuple[Draw, ...] = (
-    *_CLIENTS,
-    Draw("workers", (2, 8), 0.4),
-    Draw("work", (0.02, 0.5), 0.3),
-    Draw("reliable", (False,), 0.1),
-)
+_LOCK: tuple[Draw, ...] = (*_CLIENTS, Draw("workers", (2, 8), 0.4), Draw("reliable", (False,), 0.1))
+LOCK: tuple[Draw, ...] = (*_LOCK, Draw("work", (0.02, 0.5), 0.3))
 LEASE: tuple[Draw, ...] = (
-    *LOCK,
+    *_LOCK,
+    Draw("work", (0.02, 0.2), 0.3),
     Draw("lease_seconds", (0.5, 2.0), 0.3),
     Draw("holders", ("stalling",), 0.4),
     Draw("stall", (1.0, 6.0), 0.4, {"holders": "stalling"}),
