@@ -25,7 +25,7 @@ from stormproof.contracts.bounds import (
     Bound,
     WorkBound,
 )
-from stormproof.contracts.draw import Draw, Drawing
+from stormproof.contracts.draw import Draw, Drawing, Never
 from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
@@ -139,10 +139,21 @@ DRAWING = Drawing(
         Draw("retry_interval", (0.05, 0.1), 0.2),
         Draw("delivery_timeout", (2.0,), 0.2),
         Draw("publisher_endpoints", ("one",), 0.2),
+        Draw("stamp", ("wall-clock",), 0.15),
+        Draw("reads", ("local",), 0.15),
+        Draw("step_down", ("on-write",), 0.15),
+        Draw("offline_events", ("discarded",), 0.2),
         Draw("acm_timeout", (1.0, 5.0), 0.2),
     ),
     nodes=(3, 3, 3, 4, 5, 5),
     timeouts=("election_timeout", "master_timeout", "response_timeout"),
+    never=(
+        Never("an old database may win, by design", {"stamp": ("wall-clock",)}, ("subscriptions", "topic-dialogue")),
+        Never("a coordinator that is cut off stays normal, by design", {"step_down": ("on-write",)},
+              faults=("partition", "packets", "points")),
+        Never("events for a subscriber that can't be reached are lost, by design",
+              {"offline_events": ("discarded",)}, ("events",)),
+    ),
 )
 
 ABSTRACTION = Abstraction(

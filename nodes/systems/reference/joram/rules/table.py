@@ -145,15 +145,17 @@ _LAG_WITHIN_LOG: Mapping[str, tuple[int, ...]] = {"log_keep": (10_000,)}
 _SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
 """Settings of a test with services, which send messages and acknowledgements in addition to those of clients."""
 
+_BEATS: Mapping[str, float] = {"detection_timeout": 6, "heartbeat_interval": 1.2}
+_BEAT_BYTES: Mapping[str, float] = {"detection_timeout": 400, "heartbeat_interval": 80}
+
 WORK = (
-    WorkBound(FRAMES, 3.5, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
-    WorkBound(FRAMES, 2.3, {"detection_timeout": 6}, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"),
+    WorkBound(FRAMES, 3.5, _BEATS, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
+    WorkBound(FRAMES, 2.3, _BEATS, 20, _ENTRIES, ("clock", "packets")),
+    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _ENTRIES, ("clock", "packets"),
               {**_SERVICES, **_LAG_WITHIN_LOG}, more=25),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _ENTRIES, ("clock", "packets"), _LAG_WITHIN_LOG, more=25),
-    WorkBound(BYTES, 3.5, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25,
-              again=1),
-    WorkBound(BYTES, 2.3, {"detection_timeout": 400}, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
+    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _ENTRIES, ("clock", "packets"), _LAG_WITHIN_LOG, more=25),
+    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25, again=1),
+    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
 )
 
 KEEPS = (
@@ -173,7 +175,11 @@ DRAWING = Drawing(
     draws=(
         Draw("ack", ("majority",), 0.4),
         Draw("propagation", ("asynchronous",), 0.15),
+        Draw("sync_interval", (0.01, 0.15), 0.6, {"propagation": "asynchronous"}),
         Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
+        Draw("heartbeat_interval", (0.05, 0.15), 0.25),
+        Draw("network_timeout", (0.5, 1.0), 0.4),
+        Draw("nb_cluster_expected", (1, 2), 0.25),
         Draw("idle_timeout", (1.0, 2.0), 0.4),
         *draws.REMEMBERED,
         *draws.FLOW,
