@@ -27,8 +27,8 @@ DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up 
 LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by commas: each fault draws one")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 INDEPENDENT, NESTED = "independent", "nested"
-ORDER = Option("fault_order", INDEPENDENT, "how faults that don't exclude each other meet: by chance, or in bouts, one "
-               "to three of them during, at the end of or soon after another", (INDEPENDENT, NESTED))
+ORDER = Option("fault_order", INDEPENDENT, "times of faults of different conflict groups: independent of each other, or "
+               "nested: one to three of them during, at the end of or soon after another fault", (INDEPENDENT, NESTED))
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
 EXPLICIT = Option(SCHEDULE, "", f"explicit faults instead of drawn ones: {FORM}, space-separated")
@@ -345,7 +345,7 @@ def _draw_nested(test: Test, families: Sequence[Fault]) -> list[ExplicitFault]:
     """Return bouts of faults: one fault, and others of other conflict groups during it, at its end or soon after.
 
     Many bugs need such a pair or triple: a leader that dies while one follower is cut off, a partition that begins as
-    a node restarts. Families that have had the fewest faults go first, and bouts go on until each has had one.
+    a node restarts. The families with the fewest faults are used first, until each has at least one fault.
     """
     rng = test.rng("nemesis/nested")
     window = window_of(test, (len(families) + 1) // 2)
