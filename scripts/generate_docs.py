@@ -17,6 +17,7 @@ from harness.tools.fault_table import with_table
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.fiorano.diagram import with_transitions
 from stormproof.contracts.bounds import Bound, WorkBound
+from stormproof.contracts.invariant import Invariant
 from stormproof.contracts.system import System
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -24,6 +25,7 @@ REFERENCE = DOCS / "reference"
 PAGE = REFERENCE / "names.md"
 INVARIANTS = REFERENCE / "invariants.md"
 BOUNDS = REFERENCE / "bounds.md"
+EXCEPTIONS = REFERENCE / "exceptions.md"
 POINTS = REFERENCE / "points.md"
 DRAWN_SETTINGS = REFERENCE / "drawn-settings.md"
 FEATURE_COVERAGE = REFERENCE / "feature-coverage.md"
@@ -60,11 +62,10 @@ def invariants_page() -> str:
         if not system.invariants and not system.deadlines:
             continue
         lines += ["", f"## {system.name}", ""]
-        lines += ["| invariant | what holds | source | claimed |", "| --- | --- | --- | --- |"]
+        lines += ["| invariant | what holds | source | observed | claimed |", "| --- | --- | --- | --- | --- |"]
         for each in system.invariants:
-            where = [f"with {name}={' or '.join(map(str, values))}" for name, values in (each.where or {}).items()]
-            where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
-            lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
+            where, seen = _where(each), ", ".join(each.seen)
+            lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {seen} | {where} |")
         lines += _deadlines(system) + _waits(system)
     return "\n".join(lines) + "\n"
 
@@ -72,9 +73,7 @@ def invariants_page() -> str:
 def _deadlines(system: System) -> list[str]:
     lines = ["", "| deadline | what holds | source | claimed |", "| --- | --- | --- | --- |"]
     for each in system.deadlines:
-        where = [f"with {name}={' or '.join(map(str, values))}" for name, values in each.where.items()]
-        where += [f"not under {' or '.join(each.unless)}"] if each.unless else []
-        lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {', '.join(where) or 'always'} |")
+        lines.append(f"| `{each.name}` | {each.rule} | {each.source} | {_where(each)} |")
     return lines if system.deadlines else []
 
 
@@ -129,17 +128,42 @@ def bounds_page() -> str:
             continue
         lines += ["", f"## {system.name}", "", "| bound | at most | source | claimed |", "| --- | --- | --- | --- |"]
         for each in system.bounds:
-            lines.append(f"| `{each.name}` | {each.formula} | {each.source} | {_claimed(each)} |")
+            lines.append(f"| `{each.name}` | {each.formula} | {each.source} | {_where(each)} |")
         for work in system.work:
-            lines.append(f"| `{work.name}` | {work.formula} | {work.source} | {_claimed(work)} |")
+            lines.append(f"| `{work.name}` | {work.formula} | {work.source} | {_where(work)} |")
     return "\n".join(lines) + "\n"
 
 
-def _claimed(bound: Bound | WorkBound) -> str:
-    """Return the tests for which a bound is claimed."""
-    where = [f"with {name}={' or '.join(map(str, values))}" for name, values in bound.where.items()]
-    where += [f"not under {' or '.join(bound.unless)}"] if bound.unless else []
+def _where(rule: Invariant | Bound | WorkBound) -> str:
+    """Return the tests for which a rule is claimed."""
+    where = [f"with {name}={' or '.join(map(str, values))}" for name, values in (rule.where or {}).items()]
+    not_under = (*rule.unless, *rule.excuses)
+    where += [f"not under {' or '.join(not_under)}"] if not_under else []
     return ", ".join(where) or "always"
+
+
+_OF_EXCEPTIONS = """# Exceptions from rules
+
+Made by `make docs` from the declarations of the systems.
+
+Each line is a fault under which a rule is not claimed, with the reason, and what still judges such runs. A rule without
+a line is claimed under all faults. Where a disk loses or damages *synced* data, a rule that is claimed forgets only
+what that node can't be asked for any longer (`Watcher.disk_lost`).
+"""
+
+
+def exceptions_page() -> str:
+    """Return the page of the faults under which rules are not claimed."""
+    lines = [_OF_EXCEPTIONS.rstrip()]
+    for system in (SYSTEMS.load(name) for name in SYSTEMS.names()):
+        rules: list[Invariant | Bound | WorkBound] = [*system.invariants, *system.deadlines, *system.bounds,
+                                                      *system.work]
+        found = [f"| `{each.name}` | {fault} | {why} |" for each in rules
+                 for fault, why in (*((fault, "no reason is given") for fault in each.unless), *each.excuses.items())]
+        if found:
+            lines += ["", f"## {system.name}", "", "| rule | fault | reason, and what still judges |",
+                      "| --- | --- | --- |", *dict.fromkeys(found)]
+    return "\n".join(lines) + "\n"
 
 
 _OF_POINTS = """# Fault points
@@ -177,6 +201,7 @@ if __name__ == "__main__":
     FIORANO.write_text(with_transitions(FIORANO.read_text(encoding="utf-8")), encoding="utf-8")
     BOUNDS.write_text(bounds_page(), encoding="utf-8")
     INVARIANTS.write_text(invariants_page(), encoding="utf-8")
+    EXCEPTIONS.write_text(exceptions_page(), encoding="utf-8")
     REPRODUCTIONS.write_text(reproductions_page(recipes(), read_seen(SEEN_FILE)), encoding="utf-8")
     DRAWN_SETTINGS.write_text(drawn_settings_page(), encoding="utf-8")
     FEATURE_COVERAGE.write_text(coverage_page(), encoding="utf-8")

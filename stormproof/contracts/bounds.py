@@ -36,8 +36,9 @@ class Bound:
     """A bound of time. ``name`` is one of those above. The bound is ``fixed`` seconds, plus, for each setting in
     ``times``, a multiple of the setting's value. ``source`` is the origin of the claim.
 
-    The bound is claimed for tests in which none of the faults ``unless`` strike (``FAMILY``, or ``FAMILY:KIND`` for one
-    kind), and whose options all match ``where``, which may allow several values of an option. With ``of_use``, the
+    The bound is claimed for tests in which none of the faults ``excuses`` strike (``FAMILY``, or ``FAMILY:KIND`` for
+    one kind; with the reason, and what still judges such tests), nor those of ``unless``, which lacks reasons. Their
+    options must all match ``where``, which may allow several values of an option. With ``of_use``, the
     bound holds while nodes are down only if one of the remaining nodes was useful by its role when that began: part of
     the serving group, or ready to take over.
     """
@@ -49,10 +50,11 @@ class Bound:
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     of_use: bool = field(default=False, kw_only=True)
+    excuses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def claimed(self, test: Test) -> bool:
         """Return whether the bound must hold in a test."""
-        return _claimed(test, self.unless, self.where)
+        return claimed(test, (*self.unless, *self.excuses), self.where)
 
     def seconds(self, options: Mapping[str, Any]) -> float:
         """Return the bound's value under these settings."""
@@ -90,10 +92,11 @@ class WorkBound:
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     more: float = 0
     again: float = 0
+    excuses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def claimed(self, test: Test) -> bool:
         """Return whether the bound must hold in a test."""
-        return _claimed(test, self.unless, self.where)
+        return claimed(test, (*self.unless, *self.excuses), self.where)
 
     def a_second(self, options: Mapping[str, Any]) -> float:
         """Return the units allowed per second from each machine to each other, under these settings; a setting of 0
@@ -125,7 +128,7 @@ def work_bounds_of(declared: Sequence[WorkBound], test: Test) -> dict[str, dict[
     return found
 
 
-def _claimed(test: Test, unless: Sequence[str], where: Mapping[str, tuple[Any, ...]]) -> bool:
+def claimed(test: Test, unless: Sequence[str], where: Mapping[str, tuple[Any, ...]]) -> bool:
     """Return whether none of a test's faults is one of ``unless``, and its options match ``where``."""
     if any(test.has_fault(fault) for fault in unless):
         return False

@@ -7,9 +7,10 @@ violation, long before a client may notice it, if one ever does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stormproof.contracts.bounds import claimed
 from stormproof.test import Test
 
 INVARIANTS = "invariants"
@@ -18,6 +19,15 @@ INVARIANTS = "invariants"
 
 BROKER = "broker"
 """The kind of a program without an attribute ``kind``."""
+
+
+DISK, WIRE, WORD = "disk", "wire", "word"
+SEEN: Mapping[str, str] = {
+    DISK: "rows that would survive a power loss, read from the simulated disk by the checker",
+    WIRE: "frames that the program sends, read by the checker",
+    WORD: "the program's own variables",
+}
+"""The kinds of observations by which rules judge."""
 
 
 class WireReader(Protocol):
@@ -115,8 +125,10 @@ class EagerWatcher(Watcher):
 class Invariant:
     """One rule. ``source`` is the paper or the section of the document that states it.
 
-    The rule is claimed for tests in which none of the faults ``unless`` strike, and whose options all match ``where``,
-    which may allow several values of an option. Programs of the kinds ``of`` are examined.
+    The rule is claimed for tests in which none of the faults ``excuses`` strike (with the reason, and what still judges
+    such tests), nor those of ``unless``, which lacks reasons. Their options must all match ``where``, which may allow
+    several values of an option. Programs of the kinds ``of`` are examined. ``seen`` are the observations by which the
+    rule judges (``SEEN``).
     """
 
     name: str
@@ -126,9 +138,9 @@ class Invariant:
     unless: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] | None = None
     of: tuple[str, ...] = (BROKER,)
+    excuses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    seen: tuple[str, ...] = field(default=(WORD,), kw_only=True)
 
     def claimed(self, test: Test) -> bool:
         """Return whether the rule must hold in a test."""
-        if any(test.has_fault(fault) for fault in self.unless):
-            return False
-        return all(test.options.get(name) in values for name, values in (self.where or {}).items())
+        return claimed(test, (*self.unless, *self.excuses), self.where or {})

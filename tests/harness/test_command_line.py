@@ -283,11 +283,12 @@ def test_the_generated_page_is_up_to_date() -> None:
 def test_the_pages_of_invariants_and_bounds_are_up_to_date() -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from generate_docs import BOUNDS, INVARIANTS, bounds_page, invariants_page
+        from generate_docs import BOUNDS, EXCEPTIONS, INVARIANTS, bounds_page, exceptions_page, invariants_page
     finally:
         sys.path.pop(0)
     assert INVARIANTS.read_text() == invariants_page(), "run `make docs`"
     assert BOUNDS.read_text() == bounds_page(), "run `make docs`"
+    assert EXCEPTIONS.read_text() == exceptions_page(), "run `make docs`"
 
 
 def test_doctor_says_what_this_machine_can_do(

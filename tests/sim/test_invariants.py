@@ -571,6 +571,9 @@ def test_where_an_invariant_is_claimed() -> None:
     fitting = replace(made, options={**made.options, "mode": "b"})
     assert rule.claimed(fitting)
     assert not rule.claimed(replace(fitting, nemesis=("clock",)))
+    excused = replace(rule, unless=(), excuses={"disk": "it forgets; the checks judge what clients see"})
+    assert excused.claimed(replace(fitting, nemesis=("clock",)))
+    assert not excused.claimed(replace(fitting, nemesis=("disk",)))
     assert not rule.claimed(replace(fitting, options={**made.options, "mode": "c"}))
 
 
