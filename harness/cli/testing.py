@@ -315,8 +315,13 @@ def simulate(
 
 
 def mutants(
-    bugs: Annotated[list[str] | None, typer.Argument(help="bugs to hunt for; all by default")] = None,
-    seeds: Annotated[int, typer.Option(help="maximum number of seeds to try for each bug")] = 300,
+    bugs: Annotated[
+        list[str] | None, typer.Argument(help="bugs to hunt for, or ids of generated mutants; all by default")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="maximum number of seeds to try for each bug  [default: 300; 100 for generated mutants]"),
+    ] = None,
     start: Annotated[int, typer.Option(help="the first seed")] = 1,
     exercise: Annotated[
         bool,
@@ -330,16 +335,53 @@ def mutants(
         bool, typer.Option("--compare", help="hunt for each bug by drawn and by guided tests, and compare both")
     ] = False,
     rounds: Annotated[int, typer.Option(help="number of hunts for each bug, each with different seeds")] = 1,
+    generated: Annotated[
+        int | None, typer.Option(metavar="N", help="hunt for so many mutants of the broker's source, made by rule and "
+                                 "drawn by --seed over the lines that default campaigns execute")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="the seed that draws generated mutants  [default: 1]")] = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option(*SYSTEM_NAMES, help="design that generated mutants change; may be repeated  [default: all]"),
+    ] = None,
+    lists: Annotated[
+        Path | None,
+        typer.Option(help="folder of the drawn lists and of equivalent.toml  [default: docs/mutants]"),
+    ] = None,
+    list_only: Annotated[
+        bool, typer.Option("--list-only", help="show the lists of generated mutants, drawn and written where they are "
+                           "absent, and run nothing")
+    ] = False,
+    page: Annotated[Path | None, typer.Option(help="write a page of the generated mutants to this file")] = None,
+    store: StoreOption = DEFAULT_STORE,
     jobs: Annotated[int | None, typer.Option(help="processes  [default: one for each core]", min=1)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes."""
+    """Switch on each known bug of the broker and simulate until a check catches it; status 1 when one escapes.
+
+    With --generated, the bugs are mutations of the broker's source. Results are kept in the store, and running the
+    command again goes on where it ended. They belong to one version of the source: any change of code starts anew.
+    """
     from harness.reference.mutants import DRAWN, EXERCISE, GUIDED, run_mutants
 
+    if generated is not None:
+        from harness.mutation.command import SYSTEMS as MUTATED
+        from harness.mutation.command import Order, run_generated
+        from harness.mutation.drawing import LISTS
+
+        if exercise or guided or compare or rounds != 1:
+            raise UsageError("--exercise, --guided, --compare and --rounds do not go with --generated")
+        systems = tuple(dict.fromkeys(_each(system))) if system else MUTATED
+        order = Order(systems, generated, 1 if seed is None else seed, start, 100 if seeds is None else seeds, jobs,
+                      lists or LISTS, store, tuple(bugs or ()))
+        raise typer.Exit(run_generated(order, list_only=list_only, page=page, as_json=as_json))
+    if seed is not None or system or lists or list_only or page:
+        raise UsageError("--seed, --system, --lists, --list-only and --page need --generated N")
     if exercise + guided + compare > 1:
         raise UsageError("--exercise, --guided and --compare are three ways to hunt: give one of them")
     ways = (DRAWN, GUIDED) if compare else (GUIDED if guided else EXERCISE if exercise else DRAWN,)
-    status = run_mutants(bugs or [], start=start, budget=seeds, rounds=rounds, jobs=jobs, as_json=as_json, ways=ways)
+    budget = 300 if seeds is None else seeds
+    status = run_mutants(bugs or [], start=start, budget=budget, rounds=rounds, jobs=jobs, as_json=as_json, ways=ways)
     raise typer.Exit(status)
 
 

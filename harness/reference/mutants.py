@@ -116,7 +116,7 @@ def hunt(bug: str, number: int, start: int, budget: int, scratch: Path, way: str
             if innocent.failed:
                 without.append(innocent.command)
                 continue
-        return Catch(bug, number, runs, time.perf_counter() - began, _caught_by(verdict), result.sentence,
+        return Catch(bug, number, runs, time.perf_counter() - began, caught_by(verdict), result.sentence,
                      result.command, tuple(without), way)
     return Catch(bug, number, budget, time.perf_counter() - began, (), sentence, command, tuple(without), way)
 
@@ -127,7 +127,7 @@ def _without_bug(result: JudgedRun, scratch: Path) -> JudgedRun:
     return run_seed(replace(result.case, settings=settings), result.seed, Path("runs"), scratch, NONE)
 
 
-def _caught_by(verdict: Verdict) -> tuple[str, ...]:
+def caught_by(verdict: Verdict) -> tuple[str, ...]:
     """Return the checks that decided for invalid; invariants appear by name."""
     found: dict[str, None] = {}
     for ran in verdict.checks:
