@@ -34,6 +34,9 @@ SHUTDOWN = "shutdown"
 _RECOVERY_SECONDS = 15.0
 """The time in seconds for an operator to restore service: other faults, which may prevent it, wait for their heal."""
 
+_ENDED_SECONDS = 6.0
+"""The time in seconds for programs to end by themselves after a clean shutdown."""
+
 _STARTED_SECONDS = 5.0
 """The time in seconds for programs that ended during the recovery to run again."""
 
@@ -79,6 +82,8 @@ class CrashFault(Fault):
             evidence = await PowerFault().inject(cluster, plan)
         else:
             said = {SHUTDOWN: await cluster.shut_down(recovery_seconds(cluster))} if plan.kind == SHUTDOWN else {}
+            if said and said[SHUTDOWN].get("clean"):
+                await _ended(cluster, plan)
             await asyncio.gather(*(_end(cluster, node) for node in plan.targets))
             evidence = Evidence(said)
         after = await _states(cluster, plan)
@@ -114,6 +119,17 @@ class CrashFault(Fault):
 def recovery_seconds(cluster: Cluster) -> float:
     """Return the seconds for which an operator may try to restore service."""
     return _RECOVERY_SECONDS * timeout_scale(cluster.backend)
+
+
+async def _ended(cluster: Cluster, plan: FaultPlan) -> None:
+    """Wait until all programs have ended by themselves, or their time for that is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _ENDED_SECONDS * timeout_scale(cluster.backend)
+    while loop.time() < deadline:
+        found = await _states(cluster, plan)
+        if all(state.state == DEAD for programs in found.values() for state in programs.values()):
+            return
+        await asyncio.sleep(POLL)
 
 
 async def _end(cluster: Cluster, node: str) -> None:

@@ -289,6 +289,50 @@ def silent(patch: Patch) -> None:
         beat(self) if not self.store.record.term or self.coordinator.phase == COORDINATING else None))
 
 
+def silence_borne(patch: Patch) -> None:
+    """Nobody cuts a link for its silence."""
+    patch.setattr(Links, "cut_silent", lambda self: None)
+
+
+def impatient(patch: Patch) -> None:
+    """A link is cut after half of the silence that is meant."""
+    made = Links.__init__
+
+    def halved(self: Links, *args: Any, **named: Any) -> None:
+        made(self, *args, **named)
+        self._silence /= 2
+
+    patch.setattr(Links, "__init__", halved)
+
+
+def goes_on_unpermitted(patch: Patch) -> None:
+    """A broker does not mind that its manager does not let it go on."""
+    patch.setattr(ManagerPermission, "lost", lambda self: False)
+
+
+def leaves_late(patch: Patch) -> None:
+    """A manager does not end after a shutdown of the cluster."""
+    run = ClusterManager.run
+
+    async def stays(self: ClusterManager) -> None:
+        await run(self)
+        self.ending = False
+        await asyncio.sleep(1000)
+
+    patch.setattr(ClusterManager, "run", stays)
+
+
+def leaves_early(patch: Patch) -> None:
+    """A manager ends half a second after a shutdown of the cluster, or a lease."""
+    leave = ClusterManager._leave
+
+    def early(self: ClusterManager) -> None:
+        leave(self)
+        self.leaves_at = min(self.leaves_at, self.runtime.now() + max(0.5, self.options.lease))
+
+    patch.setattr(ClusterManager, "_leave", early)
+
+
 def never_there(patch: Patch) -> None:
     patch.setattr(VirtualAddress, "keep", lambda self, until: None)
 
@@ -377,6 +421,13 @@ QPID_LATE: dict[str, tuple[str, str, str, dict[str, str], Break]] = {
     "unpolled": ("qpid", "queue", "kill", {}, unpolled),
     "untold": ("qpid", "queue", "kill", {"detection_timeout": "2"}, untold),
     "silent-manager": ("qpid", "queue", "kill", {"manager_lease": "2"}, silent),
+    "silent-link": ("qpid", "queue", "partition", {"fault_duration": "4"}, silence_borne),
+    "silent-manager-link": ("qpid", "queue", "partition", {"fault_duration": "4"}, silence_borne),
+    "link-cut-early": ("qpid", "queue", "partition", {"fault_duration": "4"}, impatient),
+    "unpermitted": ("qpid", "queue", "pause", {"pause_program": "manager", "fault_duration": "8"},
+                    goes_on_unpermitted),
+    "shut-down": ("qpid", "queue", "crash", {"crash_kind": "shutdown"}, leaves_late),
+    "shut-down-early": ("qpid", "queue", "crash", {"crash_kind": "shutdown"}, leaves_early),
     "ballot": ("qpid", "queue", "kill", {"kill_kind": "master"}, stands_for_ever),
     "primary": ("qpid", "queue", "pause", {
         "pause_kind": "master", "fault_duration": "4", "manager_lease": "0.5", "detection_timeout": "0.5",

@@ -57,6 +57,11 @@ def long_silence(patch: Patch) -> None:
     patch.setattr(FioranoOptions, "silence", property(lambda self: 10 * self.heartbeat))
 
 
+def short_silence(patch: Patch) -> None:
+    """A channel is given up after two heartbeats."""
+    patch.setattr(FioranoOptions, "silence", property(lambda self: 2 * self.heartbeat))
+
+
 def nobody_named(patch: Patch) -> None:
     """Who does not serve does not say who does."""
     admission = FioranoDesign.admission
@@ -249,7 +254,8 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "overdue": ("kill", {"heartbeat": "1"}, undecided),
     "broadcast": ("kill", {"client_order": "nearest-first"}, not_broadcast),
     "sign-of-life": ("kill", {}, seldom_alive),
-    "silent-channel": ("channel", {"fault_duration": "4"}, long_silence),
+    "silent-link": ("channel", {"fault_duration": "4"}, long_silence),
+    "link-cut-early": ("channel", {"fault_duration": "4"}, short_silence),
     "unnamed": ("kill", {}, nobody_named),
     "asking": ("kill", {}, asks_seldom),
     "unasked": ("kill", {"lease": "2"}, not_woken),

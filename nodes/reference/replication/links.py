@@ -121,6 +121,8 @@ class Links:
         self._heard: dict[str, float] = {}
         self._times_heard: dict[str, int] = {}
         self._exempt_until: dict[str, float] = {}
+        self.silent_cut = ("", float("inf"))
+        """The peer whose link was last cut for its silence, and the seconds of that silence."""
         self._unspoken: dict[str, None] = {}
         """Peers to which nothing was sent since their link came up."""
         self._dials: dict[str, asyncio.Task[None]] = {}
@@ -250,6 +252,7 @@ class Links:
         for peer, link in list(self._links.items()):
             silent = now - self._heard.get(peer, float("-inf"))
             if silent > self._silence and now >= self._exempt_until.get(peer, now):
+                self.silent_cut = peer, silent
                 self.cut(peer, link, "silent")
 
     def cut(self, peer: str, link: _Link | None = None, reason: str = "") -> None:

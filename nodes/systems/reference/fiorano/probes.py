@@ -31,6 +31,7 @@ from nodes.reference.designs.fiorano.transitions import View, next_step
 from nodes.reference.engine.audit import stored
 from nodes.systems.reference.probes.broker import BrokerProbe
 from nodes.systems.reference.probes.images import Rows, rows_of
+from nodes.systems.reference.probes.replication import silent_links
 
 GATEWAY = "gateway"
 """The kind of the gateway's program, for invariants."""
@@ -205,7 +206,8 @@ class FioranoProbe:
         if unspoken := design.links.unspoken():
             found["greeting"] = unspoken
         if heard := design.links.last_heard():
-            found["silent-peer"] = found["silent-channel"] = heard
+            found["silent-peer"] = heard
+        found |= silent_links(design.links, 4 * design.options.heartbeat)
         view = server.view()
         if line := next_step(server.table, view):
             found["undecided"] = [(server.state, line.to)]

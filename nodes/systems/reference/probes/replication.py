@@ -1,8 +1,25 @@
-"""Read-only probes of the log feeding between replicas."""
+"""Read-only probes of links between brokers, and of the log feeding between replicas."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable
+
+from nodes.reference.replication.links import Links
 from nodes.reference.replication.replicator import CHUNK_WINDOW, Replicator
+
+_NEARLY = 0.97
+"""Share of a silence by which clocks and roundings may make it shorter."""
+
+
+def silent_links(links: Links, silence: float) -> dict[str, Collection[Hashable]]:
+    """Return the links that have to be cut when their peers are silent for that many seconds, each with the time when
+    the peer was heard last; and a peer whose link was cut before."""
+    found: dict[str, Collection[Hashable]] = {}
+    if heard := links.last_heard():
+        found["silent-link"] = heard
+    if links.silent_cut[1] < _NEARLY * silence:
+        found["link-cut-early"] = [links.silent_cut]
+    return found
 
 
 def miscounted(replicator: Replicator) -> str:

@@ -14,6 +14,12 @@ from nodes.reference.designs.qpid.manager.options import ManagerOptions
 from nodes.reference.designs.qpid.manager.report import Report, candidates
 from nodes.reference.designs.qpid.manager.services import BrokerSupervisor
 from nodes.reference.designs.qpid.manager.virtual_address import VirtualAddress
+from nodes.systems.reference.probes.replication import silent_links
+
+_LATE_LOOK = 0.5
+"""Seconds by which an event may be seen late."""
+_SHUTDOWN_SECONDS = 3.0
+"""Seconds after which managers end when the cluster was shut down in order."""
 
 MANAGER = "manager"
 """The kind of a manager's program, for invariants."""
@@ -52,6 +58,8 @@ class ManagerProbe:
 
     def __init__(self, manager: ClusterManager) -> None:
         self._manager = manager
+        self._leaves = (math.inf, 0.0)
+        """The time at which it ends after a shutdown, and the seconds left when that was first seen."""
 
     def observed(self) -> ManagerObserved:
         """Return the manager's state."""
@@ -112,17 +120,32 @@ class ManagerProbe:
     def pending(self) -> Pending:
         """Return pending work of this manager."""
         manager = self._manager
-        if manager.ending or manager.leaves_at < math.inf:
+        if manager.ending:
             return {}
+        if manager.leaves_at < math.inf:
+            if self._leaves[0] != manager.leaves_at:
+                self._leaves = manager.leaves_at, manager.leaves_at - manager.runtime.now()
+            return _of_shutdown(manager, *self._leaves)
         found: dict[str, Collection[Hashable]] = dict(_of_coordinator(manager, manager.coordinator))
         found |= _of_broker(manager.services, manager.runtime.now())
         if manager.address is not None:
             found |= of_address(manager.address, manager.services.primary_until(), manager.runtime.now())
         if heard := manager.links.last_heard():
-            found["silent-manager"] = heard
+            found["silent-manager"] = found["silent-manager-link"] = heard
+        found |= {name: things for name, things in silent_links(manager.links, manager.options.lease).items()
+                  if name != "silent-link"}
         if missing := manager.links.missing():
             found["manager-link"] = missing
         return found
+
+
+def _of_shutdown(manager: ClusterManager, end: float, left: float) -> Pending:
+    """Return the end that a manager awaits after an orderly shutdown, ``left`` seconds after that was first seen."""
+    limit = max(_SHUTDOWN_SECONDS, 2 * manager.options.lease)
+    found: dict[str, Collection[Hashable]] = {"shut-down": {end: limit + manager.options.heartbeat}}
+    if left < limit - _LATE_LOOK:
+        found["shut-down-early"] = [end]
+    return found
 
 
 def unheeded(services: BrokerSupervisor) -> int:
@@ -177,7 +200,9 @@ def without_primary(manager: ClusterManager, now: float) -> Pending:
     if report is not None and report.finished < record.term:
         if coordinator.cleared:
             return {"takeover": [record.term]}
-        return {} if record.primary in lacking else {"clearance": [record.term]}
+        accepted = manager.membership.accepted(record.decision, now)
+        waits = record.primary not in lacking and len(accepted) + 1 >= manager.membership.needed
+        return {"clearance": [record.term]} if waits else {}
     able = candidates(reports, manager.membership.members, lacking)
     found: dict[str, Collection[Hashable]] = {"undecided": [record.term]} if able else {}
     if any(now >= coordinator.avoided.get(name, now) for name in able):

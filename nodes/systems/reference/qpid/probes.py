@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,10 @@ from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, RE
 from nodes.reference.designs.qpid.store_status import CLEAN
 from nodes.systems.reference.probes.broker import BrokerProbe
 from nodes.systems.reference.probes.images import contents
+from nodes.systems.reference.probes.replication import silent_links
+
+_PATIENCE, _NEW_ROLE = 5, 2
+"""Leases for which a broker waits for its first permission: after its start, and in a new role."""
 
 
 class QpidObserved(NamedTuple):
@@ -59,6 +64,8 @@ class QpidProbe:
         self._design, self._roles, self._permission = design, design.roles, design.permission
         self._broker = BrokerProbe(design.broker)
         self._seen: QpidObserved | None = None
+        self._role = (0, 0.0)
+        self._patient_until = -math.inf
 
     def observed(self) -> QpidObserved:
         """Return the broker's state. A broker whose store has failed is ending: it stays as it was seen before."""
@@ -126,6 +133,17 @@ class QpidProbe:
         group of this primary, or the last that this backup has completed."""
         roles = self._roles
         return roles.primary.number if roles.primary is not None else roles.backup.completed
+
+    def _patience(self, permission: ManagerPermission) -> float:
+        """Return the time at which it has to end itself: that of its permission, unless it was just started, or has
+        just changed its role."""
+        now, lease = self._now(), self._design.options.manager_lease
+        if permission.term != self._role[0]:
+            self._role = permission.term, now
+            self._patient_until = max(self._patient_until, now + _NEW_ROLE * lease)
+        elif self._patient_until == -math.inf:
+            self._patient_until = now + _PATIENCE * lease
+        return max(permission.until, self._patient_until)
 
     # Content.
 
@@ -219,6 +237,7 @@ class QpidProbe:
             found["greeting"] = unspoken
         if heard := design.links.last_heard():
             found["silent-peer"] = heard
+        found |= silent_links(design.links, design.options.silence)
         if roles.state == CONNECTING and roles.eligible:  # if none is, an administrator has to choose the primary
             found["primary"] = [""]
         elif roles.state == CATCHUP:
@@ -229,6 +248,8 @@ class QpidProbe:
                 found["gives-way"] = newer
             if permission is not None:
                 found |= _of_notes(roles.primary, permission)
+        if permission is not None and self._now() > (end := self._patience(permission)):
+            found["unpermitted"] = [end]
         if permission is not None and permission.rests:
             found["unasking"] = [permission.times_asked]
         # Peers act upon each state but CATCHUP.

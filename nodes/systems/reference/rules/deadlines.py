@@ -130,6 +130,13 @@ GREETING = Deadline(
 )
 """A deadline of designs whose nodes report their state to each other."""
 
+
+def link_cut_early(source: str) -> Deadline:
+    """Return the deadline of designs whose brokers cut a link that is silent."""
+    return Deadline("link-cut-early", {}, 0.02, source, momentary=True,
+                    requirement="no link is cut as silent before its peer has been silent for that long")
+
+
 NETWORKS = "networks.py: heartbeats in each fifth of network_timeout, and a silent connection is cut"
 CALLS = "networks.py: whoever has messages for a server calls it, and again after 0.15 of network_timeout at most"
 CALLED = "a server for which messages wait is called within {}"

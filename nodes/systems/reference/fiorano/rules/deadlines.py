@@ -135,13 +135,14 @@ DEADLINES = (
         requirement="a sign of life is sent on the HA channel within {}",
     ),
     Deadline(
-        "silent-channel",
+        "silent-link",
         {"heartbeat": 5},
-        0.2,
+        0.1,
         "HA layer configuration: the HA channel is broken when four heartbeats are missing; looked for in each",
         _ODD,
         requirement="a silent HA channel is closed within {}",
     ),
+    deadlines.link_cut_early("HA layer configuration: the HA channel is broken when four heartbeats are missing"),
     Deadline(
         "unnamed",
         {},
