@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -311,15 +312,15 @@ def goes_on_unpermitted(patch: Patch) -> None:
 
 
 def leaves_late(patch: Patch) -> None:
-    """A manager does not end after a shutdown of the cluster."""
-    run = ClusterManager.run
+    """A manager ends long after a shutdown of the cluster."""
+    leave = ClusterManager._leave
 
-    async def stays(self: ClusterManager) -> None:
-        await run(self)
-        self.ending = False
-        await asyncio.sleep(1000)
+    def late(self: ClusterManager) -> None:
+        known = self.leaves_at < math.inf
+        leave(self)
+        self.leaves_at += 0 if known else 20
 
-    patch.setattr(ClusterManager, "run", stays)
+    patch.setattr(ClusterManager, "_leave", late)
 
 
 def leaves_early(patch: Patch) -> None:
