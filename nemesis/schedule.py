@@ -27,7 +27,7 @@ DURATION = Option("fault_duration", 0.0, "shortest fault in seconds (each is up 
 LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by commas: each fault draws one")
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 INDEPENDENT, NESTED = "independent", "nested"
-ORDER = Option("fault_order", INDEPENDENT, "times of faults of different conflict groups: independent of each other, or "
+ORDER = Option("fault_order", INDEPENDENT, "times of faults of different conflict groups: independent, or "
                "nested: one to three of them during, at the end of or soon after another fault", (INDEPENDENT, NESTED))
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
