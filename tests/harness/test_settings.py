@@ -74,7 +74,7 @@ def test_a_setting_of_the_other_library_is_refused() -> None:
 @pytest.mark.parametrize(("settings", "workload", "told"), [
     ({}, "queue", "needs queues, which the client does not provide; it provides logs"),
     ({"acks": "1"}, "log", "transactional=true needs acks=all"),
-    ({"library": "librdkafka"}, "log", "--set transactions=True needs --set library=aiokafka"),
+    ({"library": "librdkafka"}, "log", "--set transactional=True needs --set library=aiokafka"),
 ])
 def test_transactions_are_those_of_logs_by_one_library(settings: dict[str, str], workload: str, told: str) -> None:
     pytest.importorskip("aiokafka")
