@@ -147,7 +147,6 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # What anything else prints must not mix with the answers.
     job = json.loads(sys.stdin.readline())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     threading.Thread(target=_follow_parent, daemon=True).start()
     if job["source"] is not None:
@@ -159,17 +158,8 @@ def main() -> None:
 
         SYSTEMS.load(job["system"])
     except Exception as error:
-        _say(
-            out,
-            {
-                "seed": job["seeds"][0],
-                "verdict": CRASH,
-                "by": [f"crash: {type(error).__name__}"],
-                "sentence": f"import: {error}",
-                "command": "",
-                "seconds": round(time.process_time(), 3),
-            },
-        )
+        _say(out, {"seed": job["seeds"][0], "verdict": CRASH, "by": [f"crash: {type(error).__name__}"], "command": "",
+                   "sentence": f"import: {error}", "seconds": round(time.process_time(), 3)})  # fmt: skip
         return
     if trace is not None:
         sys.settrace(trace.call)

@@ -12,7 +12,19 @@ from harness.cli.output import print_json
 from harness.mutation.drawing import MutantList, changed_source, list_file, read_list, write_list
 from harness.mutation.equivalents import read_equivalents
 from harness.mutation.hunting import Hunter, make_list
-from harness.mutation.page import ESCAPED, GONE, OPEN, Measured, diff_of, make_page, outcome_of, place_of, summary_lines
+from harness.mutation.page import (
+    CAUGHT,
+    EQUIVALENT,
+    ESCAPED,
+    GONE,
+    OPEN,
+    Measured,
+    diff_of,
+    make_page,
+    outcome_of,
+    place_of,
+    summary_line,
+)
 from harness.mutation.results import ResultFile, source_version
 from harness.run.progress import console, duration
 from stormproof.errors import EXIT_INVALID, EXIT_VALID, StormproofError, UsageError
@@ -26,7 +38,7 @@ RESULTS = "mutants"
 
 @dataclass(frozen=True)
 class Order:
-    """What to hunt for, and where lists and results are."""
+    """The mutants to hunt for, and the folders of lists and results."""
 
     systems: Sequence[str]
     number: int
@@ -43,7 +55,7 @@ class Order:
 def run_generated(order: Order, *, list_only: bool, page: Path | None, as_json: bool) -> int:
     """Hunt for the mutants of each system's list, which is drawn if it is absent; return the exit status.
 
-    The status is 1 when a mutant escaped that is not named as equivalent.
+    The status is 0 when each mutant was caught, or is named as equivalent.
 
     Raises:
         UsageError: a number makes no sense, or a file or an id is not what it should be.
@@ -56,6 +68,11 @@ def run_generated(order: Order, *, list_only: bool, page: Path | None, as_json: 
         to.print(line, markup=False, soft_wrap=True)
 
     lists = [_list(order, system, tell) for system in order.systems]
+    known = {mutant.id for each in lists for mutant in each.mutants}
+    if unknown := [name for name in order.only if name not in known]:
+        raise UsageError(f"no such mutant in the list of {', '.join(order.systems)}: {', '.join(unknown)}")
+    if page is not None and not page.parent.is_dir():
+        raise UsageError(f"--page {page}: no such folder")
     if list_only:
         if as_json:
             print_json({each.system: asdict(each) for each in lists})
@@ -72,14 +89,14 @@ def run_generated(order: Order, *, list_only: bool, page: Path | None, as_json: 
         if as_json:
             print_json({measured.listed.system: _json(measured) for measured in measures})
         for measured in measures:
-            for line in summary_lines(measured):
-                tell(line)
+            tell(summary_line(measured))
     if page is not None:
         try:
             page.write_text(make_page(measures), encoding="utf-8")
         except OSError as error:
             raise StormproofError(f"--page {page}: can't be written ({error.strerror})") from error
-    return EXIT_INVALID if any(each.of(ESCAPED) for each in measures) else EXIT_VALID
+    caught = all(outcome in (CAUGHT, EQUIVALENT) for each in measures for *_, outcome in each.rows)
+    return EXIT_VALID if caught else EXIT_INVALID
 
 
 def _check(order: Order) -> None:
@@ -117,8 +134,6 @@ def _hunt(order: Order, listed: MutantList, measures: list[Measured], tell: Call
     if results.of_others:
         tell(f"{listed.system}: {amount(results.of_others, 'result')} of another version of the source not used")
     mutants = [mutant for mutant in listed.mutants if not order.only or mutant.id in order.only]
-    if (unknown := sorted(set(order.only) - {mutant.id for mutant in listed.mutants})) and len(order.systems) == 1:
-        raise UsageError(f"no such mutant in the list of {listed.system}: {', '.join(unknown)}")
     gone = {mutant.id for mutant in mutants if changed_source(mutant) is None}
     hunter = Hunter(listed.system, results, version)
     began = time.monotonic()

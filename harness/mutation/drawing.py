@@ -70,7 +70,7 @@ def eligible(executed: Mapping[str, Collection[int]], root: Path = ROOT) -> list
             found += [
                 mutation
                 for mutation in mutations_of(file, (root / file).read_bytes())
-                if not mutation.function or reached.intersection(range(mutation.line, mutation.last + 1))
+                if not mutation.span.function or reached.intersection(range(mutation.span.line, mutation.span.last + 1))
             ]
     return found
 
@@ -84,7 +84,8 @@ def draw(mutations: Sequence[Mutation], number: int, system: str, seed: int, roo
     rng = random.Random(f"generated mutants/{system}/{seed}")
     lines: dict[tuple[str, int], dict[str, list[Mutation]]] = {}
     for mutation in mutations:
-        lines.setdefault((mutation.file, mutation.line), {}).setdefault(mutation.operator, []).append(mutation)
+        span = mutation.span
+        lines.setdefault((mutation.file, span.line), {}).setdefault(span.operator, []).append(mutation)
     left, drawn = list(lines), list[Listed]()
     while len(drawn) < number:
         if not left:
@@ -92,17 +93,9 @@ def draw(mutations: Sequence[Mutation], number: int, system: str, seed: int, roo
         operators = lines[left.pop(rng.randrange(len(left)))]
         mutation = rng.choice(operators[rng.choice(list(operators))])
         if _compiles(mutation, root):
-            drawn.append(
-                Listed(
-                    mutation.id,
-                    mutation.file,
-                    mutation.line,
-                    mutation.function,
-                    mutation.operator,
-                    mutation.before,
-                    mutation.after,
-                )
-            )
+            span = mutation.span
+            drawn.append(Listed(mutation.id, mutation.file, span.line, span.function, span.operator, mutation.before,
+                                mutation.after))  # fmt: skip
     return drawn
 
 

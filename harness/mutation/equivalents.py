@@ -15,7 +15,7 @@ _KEYS = {"place", "reason", "agreed"}
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Why a mutant is equivalent, and who agreed: somebody other than who says so first."""
+    """The reason for a mutant's equivalence, and the name of a second person who agreed."""
 
     place: str
     reason: str

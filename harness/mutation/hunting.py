@@ -1,11 +1,12 @@
-"""Hunts for generated mutants: each runs in processes of its own until a check catches it, or its seeds are used up."""
+"""Hunts for generated mutants: each runs in separate processes until a check catches it, or its seeds are used up."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 
 from harness.mutation.child import BROKER
 from harness.mutation.drawing import TRACED_SEEDS, Listed, MutantList, changed_source, draw, eligible
@@ -26,10 +27,11 @@ def make_list(system: str, number: int, seed: int, traced: int = TRACED_SEEDS) -
         StormproofError: a run ended the process.
     """
     lines: dict[str, list[int]] | None = None
+    why = ""
     with ChildProcess(system, 1, traced, trace=True, limit=_TRACED_SECONDS) as child:
         for answer in child.answers():
             lines = answer.get("lines", lines)
-            why = answer.get("sentence", "")
+            why = answer.get("sentence", why)
     if lines is None:
         raise StormproofError(f"the executed lines of {system} can't be found: {why}")
     mutations = eligible(lines)
@@ -114,25 +116,14 @@ class Hunter:
                             self._results.add_baseline(seed, bool(answer["by"]), answer["seconds"])
             return self._results.baseline.get(seed, (True, 0.0))
 
-    def _child(self, first: int, last: int, file: str, source: bytes | None) -> _Registered:
-        return _Registered(
-            self._children, self._stop, lambda: ChildProcess(self._system, first, last, file=file, source=source)
-        )
-
-
-class _Registered:
-    """A child process that is in a set while it runs; it is ended at once if the hunt is over."""
-
-    def __init__(self, children: set[ChildProcess], over: threading.Event, start: Callable[[], ChildProcess]) -> None:
-        self._children, self._over, self._start = children, over, start
-
-    def __enter__(self) -> ChildProcess:
-        self._child = self._start()
-        self._children.add(self._child)
-        if self._over.is_set():
-            self._child.stop()
-        return self._child.__enter__()
-
-    def __exit__(self, *exit_: object) -> None:
-        self._children.discard(self._child)
-        self._child.__exit__(None, None, None)
+    @contextmanager
+    def _child(self, first: int, last: int, file: str, source: bytes | None) -> Iterator[ChildProcess]:
+        """Start a process, which the end of the hunt ends."""
+        with ChildProcess(self._system, first, last, file=file, source=source) as child:
+            self._children.add(child)
+            if self._stop.is_set():
+                child.stop()
+            try:
+                yield child
+            finally:
+                self._children.discard(child)

@@ -51,28 +51,37 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
-class Mutation:
-    """One possible change: the bytes from ``start`` to before ``end`` of a file become ``text``.
+class Span:
+    """A piece of source that becomes another text: its bytes from ``start`` to before ``end``.
 
-    ``id`` stays the same while the lines that it changes, and the name of their function, do. ``line`` and ``last`` are
-    the first and the last line of the changed piece; ``function`` is empty outside functions.
+    ``line`` and ``last`` are its first and its last line; ``function`` is empty outside functions.
+    """
+
+    operator: str
+    function: str
+    line: int
+    last: int
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One possible change of a file, with the lines that it touches, before and after.
+
+    ``id`` stays the same while these lines, and the name of their function, do.
     """
 
     id: str
     file: str
-    line: int
-    last: int
-    function: str
-    operator: str
-    start: int
-    end: int
-    text: str
+    span: Span
     before: str
     after: str
 
     def applied(self, source: bytes) -> bytes:
         """Return the changed source."""
-        return source[: self.start] + self.text.encode() + source[self.end :]
+        return source[: self.span.start] + self.span.text.encode() + source[self.span.end :]
 
 
 def mutations_of(file: str, source: bytes) -> list[Mutation]:
@@ -85,36 +94,11 @@ def mutations_of(file: str, source: bytes) -> list[Mutation]:
         identity = (file, span.function, span.operator, _squeezed(before), _squeezed(after))
         seen[identity] += 1
         digest = hashlib.sha256("\n".join((*identity, str(seen[identity]))).encode()).hexdigest()[:8]
-        found.append(
-            Mutation(
-                digest,
-                file,
-                span.line,
-                span.last,
-                span.function,
-                span.operator,
-                span.start,
-                span.end,
-                span.text,
-                before,
-                after,
-            )
-        )
+        found.append(Mutation(digest, file, span, before, after))
     return found
 
 
-@dataclass(frozen=True)
-class _Span:
-    operator: str
-    function: str
-    line: int
-    last: int
-    start: int
-    end: int
-    text: str
-
-
-def _lines(source: bytes, span: _Span) -> tuple[str, str]:
+def _lines(source: bytes, span: Span) -> tuple[str, str]:
     """Return the lines that a change touches, before and after it."""
     begin = source.rfind(b"\n", 0, span.start) + 1
     end = source.find(b"\n", span.end)
@@ -137,9 +121,9 @@ class _Finder:
             self._starts.append(self._starts[-1] + len(line))
         self._names: list[str] = []
         self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
-        self._found: list[_Span] = []
+        self._found: list[Span] = []
 
-    def find(self) -> list[_Span]:
+    def find(self) -> list[Span]:
         """Return the spans of the whole source."""
         self._block(ast.parse(self._source).body)
         return self._found
@@ -166,7 +150,7 @@ class _Finder:
         function = ".".join(self._names) if self._functions else ""
         line = self._source.count(b"\n", 0, start) + 1
         last = node.end_lineno or node.lineno
-        self._found.append(_Span(operator, function, line, last, start, end, text))
+        self._found.append(Span(operator, function, line, last, start, end, text))
 
     def _between(self, operator: str, left: ast.expr, right: ast.expr, old: str, new: str) -> None:
         """Exchange the sign between two operands, unless something else there looks like it."""
@@ -402,9 +386,9 @@ def _textual(node: ast.expr) -> bool:
 
 def _called(call: ast.Call) -> str:
     function = call.func
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _observes(call: ast.Call) -> bool:

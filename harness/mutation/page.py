@@ -42,10 +42,8 @@ class Measured:
         judged = counts[CAUGHT] + counts[ESCAPED]
         # An escaped mutant took more seeds than there were.
         seeds = sorted([*(result.seeds for _, result in self.of(CAUGHT)), *[math.inf] * counts[ESCAPED]])
-        run, seconds = (
-            sum(result.seeds for _, result, _ in self.rows),
-            sum(result.seconds for _, result, _ in self.rows),
-        )
+        run = sum(result.seeds for _, result, _ in self.rows)
+        seconds = sum(result.seconds for _, result, _ in self.rows)
         return {
             "mutants": len(self.rows),
             CAUGHT: counts[CAUGHT],
@@ -69,7 +67,7 @@ def _finite(value: float) -> int | None:
 
 def outcome_of(mutant: Listed, result: Result, budget: int, gone: bool, equivalents: Mapping[str, Equivalent]) -> str:
     """Return the outcome of a hunt; an equivalent that a check catches after all is caught."""
-    if result.by:
+    if result.by and result.seeds <= budget:
         return CAUGHT
     if mutant.id in equivalents:
         return EQUIVALENT
@@ -78,7 +76,7 @@ def outcome_of(mutant: Listed, result: Result, budget: int, gone: bool, equivale
     return ESCAPED if result.seeds >= budget else OPEN
 
 
-def summary_lines(measured: Measured) -> list[str]:
+def summary_line(measured: Measured) -> str:
     """Return the summary for a terminal."""
     found, budget = measured.summary(), measured.budget
 
@@ -87,11 +85,11 @@ def summary_lines(measured: Measured) -> list[str]:
 
     share = "-" if found["share"] is None else f"{100 * found['share']:.0f} %"
     rest = "".join(f", {found[name]} {name}" for name in (EQUIVALENT, OPEN, GONE) if found[name])
-    return [
+    return (
         f"{measured.listed.system}: {found[CAUGHT]} caught, {found[ESCAPED]} escaped{rest}; {share} of those that "
         f"are not equivalent; median {seeds('median_seeds')} seeds, 90th percentile {seeds('seeds_90')}; "
-        f"{found['core_seconds']:.0f} s of a core, {found['core_seconds_a_seed'] or 0:.2f} s a seed",
-    ]
+        f"{found['core_seconds']:.0f} s of a core, {found['core_seconds_a_seed'] or 0:.2f} s a seed"
+    )
 
 
 def place_of(mutant: Listed) -> str:

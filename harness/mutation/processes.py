@@ -46,6 +46,7 @@ class ChildProcess:
             stderr=self._errors,
             env=environment,
             text=True,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends its children.
         )
         self._next, self._limit, self._silent, self._stopped = first, limit, False, False
         job = {

@@ -69,11 +69,13 @@ class ResultFile:
         self.of_others = 0
         """The number of lines that belong to other versions of the source."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
         except OSError as error:
             raise StormproofError(f"{path}: can't be read ({error.strerror})") from error
-        for line in lines:
+        for line in text.splitlines():
             self._read(line)
+        self._ahead = "\n" if text and not text.endswith("\n") else ""
+        """Ends a line whose writing was broken off."""
 
     def _read(self, line: str) -> None:
         try:
@@ -109,7 +111,8 @@ class ResultFile:
             with self._lock:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(text)
+                    file.write(self._ahead + text)
+                self._ahead = ""
         except OSError as error:
             raise StormproofError(f"{self._path}: can't be written ({error.strerror})") from error
 
