@@ -324,11 +324,14 @@ def never_doomed(patch: Patch) -> None:
 
 def lives_on(patch: Patch) -> None:
     """A broker whose store has failed thinks about that for a while."""
-    async def later(error: BaseException) -> None:
-        await asyncio.sleep(3)
-        raise error
+    stop = ReferenceBroker.stop
 
-    patch.setattr("nodes.reference.server.broker._fail", later)
+    async def later(self: ReferenceBroker) -> None:
+        for _ in range(30):
+            await asyncio.sleep(0.1)
+        await stop(self)
+
+    patch.setattr(ReferenceBroker, "stop", later)
 
 
 def lazy(patch: Patch) -> None:
@@ -444,7 +447,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "1"}, deaf_to_silence),
     "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
     "uncut": ("standalone", "dialogue", "packets", {"client_heartbeat": "3", "op_timeout": "6"}, never_doomed),
-    "failed-store": ("standalone", "queue", "disk", {"disk_kind": "sync-error"}, lives_on),
+    "failed-store": ("fiorano", "queue", "disk", {"disk_kind": "sync-error"}, lives_on),
     "lingering": ("standalone", "dialogue", "kill", {"client_heartbeat": "3", "op_timeout": "6"}, never_cut_off),
     "uncommitted": ("standalone", "queue", "kill", {}, lazy),
     "refused-idle": ("standalone", "dialogue", "kill", {"visitors": "true"}, long_seconds),

@@ -249,6 +249,7 @@ LATE: dict[str, tuple[str, dict[str, str], Callable[[Patch], None]]] = {
     "gateway": ("gateway", {}, gateway_lost),
     "taking": ("kill", {}, never_asks),
     "state": ("kill", {}, stays_in_between),
+    "state-or-person": ("kill", {"lease": "0.2", "heartbeat": "0.1"}, stays_in_between),
     "page": ("kill", {}, pages_not_counted),
     "completion": ("kill", {}, pages_not_counted),
     "overdue": ("kill", {"heartbeat": "1"}, undecided),

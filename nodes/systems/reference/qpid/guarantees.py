@@ -30,13 +30,13 @@ _FORGETS = "a disk that forgets what it had confirmed is beyond what backups can
 _TWO_PRIMARIES = ("nobody ends the old primary before a person promotes another, and nobody notes whom it goes on "
                   "without: what it confirms meanwhile is lost")  # fmt: skip
 _NO_QUORUM = "keepalived has no quorum and ends nobody: there is a primary on either side, and both confirm"
-_NOTHING_STORED = "without a store, the loss of all brokers is the loss of all messages"
+_NOTHING_STORED = ("without a store, the loss of all brokers is the loss of all messages; a broker without quorum "
+                   "ends, too")
 _NO_STORE = {"store": "none"}
 _NOT_WRITTEN = "what machines that lost their power had not written yet is gone where nobody else has it"
 _ASYNC = {"store": "async"}
 _TOLD = "a broker whose disk says that it fails ends, or carries on in memory as a backup; the others have everything"
 _DISKS_THAT_TELL = ("full", "write-error", "sync-error", "slow")
-_ENDS_ALL = ("kill", "power", "crash", "quorum")
 _LOSES_POWER = ("power", "crash")
 
 
@@ -100,7 +100,7 @@ GUARANTEES: tuple[Guarantee, ...] = (
       for name in _TWICE_LED),
     *(Guarantee(name, KNOWN_VIOLATION, "Failover and Cluster Resource Managers", _NO_QUORUM, _SPLIT, _UNFENCED)
       for name in _TWICE_LED),
-    *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, _ENDS_ALL, _NO_STORE)
+    *(Guarantee(name, NOT_PROMISED, "Interaction with the store", _NOTHING_STORED, ANY_FAULT, _NO_STORE)
       for name in _KEPT),
     *(Guarantee(name, NOT_PROMISED, "LM4", _NOT_WRITTEN, _LOSES_POWER, _ASYNC) for name in _KEPT),
     *(Guarantee(name, PROMISED, "Inconsistent errors", _TOLD, _DISK, {"disk_kind": kind})

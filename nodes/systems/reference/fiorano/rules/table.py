@@ -142,6 +142,7 @@ _BEFORE = "who serves no longer has in memory what it had then, until it serves 
 KEEPS = (
     RestingLimit("table stored", "rows of all tables of the broker, which have their limits there", more=LEFT),
     RestingLimit("View.facts", "what was true when the state changed, the latest three times", more=20),
+    *(RestingLimit(name, "what the other server said last", more=16) for name in ("SharedPair.peer", "Pair.peer")),
     *(RestingLimit(name, _BEFORE, more=150) for name in (
         "EngineState.contexts", "ConnectionContext.", "Subscription.", "Destinations.", "table contexts",
         "table subscriptions")),
@@ -163,6 +164,9 @@ DRAWING = Drawing(
         *draws.MEMORY,
         Draw("database_page", (20, 100), 0.5, {"mode": "shared"}),
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
+        Draw("start_alone", (True,), 0.1),
+        Draw("lock", (False,), 0.1, {"mode": "shared"}),
+        Draw("stamps", ("wall-clock",), 0.06),
     ),
     nodes=(2,),
     timeouts=("lease", "heartbeat", "database_timeout"),
@@ -173,7 +177,15 @@ DRAWING = Drawing(
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
         Never("servers that share a database store nothing on their own disks",
               {"mode": ("shared",), "disk_target": ("one", "master", "backup")}, faults=("disk",)),
+        Never("a clock that was wrong makes an old repository the newer one", {"stamps": ("wall-clock",)},
+              faults=("clock",)),
     ),
+    undrawn={
+        "fencing": "is what keeps two servers from confirming: without it nearly every fault may lose messages, so a "
+                   "run that meets that is invalid, as it must be",
+        "as_documented": "leaves a violation of the document's in place: a run that meets it is invalid, as it must be",
+        "store": "has one value in simulation; the other one is a database server of its own",
+    },
 )
 
 ABSTRACTION = Abstraction(

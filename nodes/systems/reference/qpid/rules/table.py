@@ -174,6 +174,16 @@ DRAWING = Drawing(
         Draw("virtual_address", ("auto",), 0.25),
         Draw("clients_find", ("both",), 1.0, {"virtual_address": "auto"}),
         Draw("membership_kind", ("remove",), 1.0),
+        Draw("kill_program", ("broker",), 0.3),
+        Draw("pause_program", ("broker",), 0.3),
+        Draw("fault_network", ("brokers",), 0.5, {"broker_network": "own"}),
+        Draw("catchup_backlog", (3000,), 0.15),
+        Draw("store", ("async", "none"), 0.12),
+        Draw("standby", ("cold",), 0.06),
+        Draw("manager", ("none",), 0.06),
+        Draw("dr_nodes", (1,), 0.1),
+        Draw("dr_counted", ("no",), 0.5, {"dr_nodes": 1}),
+        Draw("dr_latency", (0.05,), 0.5, {"dr_nodes": 1}),
     ),
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),
@@ -181,7 +191,18 @@ DRAWING = Drawing(
         Never("hardly a client would be beside the primary", {"connect": ("home",)},
               ("consume-last", "offline-send", "queue")),
         draws.ONE_ASKS,
+        Never("what a store without syncs loses with the power no rule can say", {"store": ("async",)},
+              faults=("power", "crash", "points", "disk")),
+        Never("without a store nothing outlasts the end of all brokers, nor is there a disk to fail",
+              {"store": ("none",)}, faults=("kill", "power", "crash", "quorum", "points", "disk", "rolling", "reboot")),
+        Never("a person promotes while the old primary goes on, so both confirm", {"manager": ("none",)},
+              faults=("partition", "pause", "packets", "clock", "points", "channel")),
+        Never("a node for disaster recovery leaves two others at least", {"dr_nodes": (1,), "nodes": (2,)}),
     ),
+    undrawn={
+        "as_documented": "leaves a violation of the document's in place: a run that meets it is invalid, as it must "
+                         "be; `--draw --set as_documented=LM1` is a campaign of it",
+    },
 )
 
 ABSTRACTION = Abstraction(
