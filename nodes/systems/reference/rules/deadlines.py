@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from stormproof.contracts.deadline import Deadline
 
+WRONG_CLOCK = {"clock": "a node's time is then not the harness's: its timers are judged by their lengths, when it sets "
+                        "them (waits), and what must be at once is judged always"}
+"""Why no deadline but a momentary one is claimed where a clock is wrong."""
 _LOGIN_SECONDS = 10.0
 """The default of ``connect_timeout``, in seconds."""
 _SILENT = "docs/stomp.md: a client of which nothing comes for three heart-beats is ended"

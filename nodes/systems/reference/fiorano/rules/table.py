@@ -121,20 +121,28 @@ _WHY = ("Determining which HA to use: the peer's heartbeats are missed, its lock
         "database answers or is given up, and a pair that synchronises does so once more; what is fixed is for clients "
         "that come back, and disks")
 
+_LOST = {"disk": "a person decides where a disk has lost the newest repository: `state-or-person` bounds that"}
+_NO_GRANT = ("without the gateway nobody is granted the lock, and who is alone must not serve: `gateway` and `taking` "
+             "judge what a server does then")
+_UNLOCKED = {**_LOST, **dict.fromkeys(("gateway", "lockfile"), _NO_GRANT)}
+_HASTE = {"clock": "heartbeats are as frequent as a node's clock is fast: their intervals are judged when they are set",
+          "packets": "connections break again and again, and each new one begins with what the standby lacks: "
+                     "`copying` and `page` judge how it is sent"}  # fmt: skip
+
 BOUNDS = (
-    Bound(HEALTHY, TAKEOVER, 1, _WHY, unless=("disk",), where=_AS_DESIGNED),
-    Bound(SERVES, TAKEOVER, 1, _WHY, unless=("disk",), where=_AS_DESIGNED),
-    Bound(SERVES_WITH_ONE, TAKEOVER, 2, _WHY, unless=("disk", "gateway", "lockfile", "database"), where=_AS_DESIGNED,
+    Bound(HEALTHY, TAKEOVER, 1, _WHY, excuses=_LOST, where=_AS_DESIGNED),
+    Bound(SERVES, TAKEOVER, 1, _WHY, excuses=_LOST, where=_AS_DESIGNED),
+    Bound(SERVES_WITH_ONE, TAKEOVER, 2, _WHY, excuses=_UNLOCKED, where=_AS_DESIGNED,
           of_use=True),
-    Bound(KEEPS_ROLES, TAKEOVER, 1, _WHY, unless=("disk",), where=_AS_DESIGNED),
+    Bound(KEEPS_ROLES, TAKEOVER, 1, _WHY, excuses=_LOST, where=_AS_DESIGNED),
 )
 
 _PAIR = ("the active server tells its standby each change, or asks the shared database, and is answered; a sign of "
          "life in each heartbeat, the lock in each lease; what is fixed is for takeovers and synchronisation")
 
 WORK = (
-    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, ("clock", "packets")),
-    WorkBound(BYTES, 5.5, {"heartbeat": 50}, 10_000, _PAIR, ("clock", "packets")),
+    WorkBound(FRAMES, 2.2, {"heartbeat": 1, "lease": 0.5}, 30, _PAIR, excuses=_HASTE),
+    WorkBound(BYTES, 5.5, {"heartbeat": 50}, 10_000, _PAIR, excuses=_HASTE),
 )
 
 _BEFORE = "who serves no longer has in memory what it had then, until it serves again and loads its repository"
