@@ -19,9 +19,19 @@ KILLED = Case("qpid", "dialogue", "partition,pause,kill", None, 20.0, 17.0,
               {"min_ok": "1", INVARIANTS: "true", "virtual_address": "auto", "clients_find": "both"})
 PAIR = Case("fiorano", "dialogue", "partition,pause,kill,gateway", None, 20.0, 17.0,
             {"min_ok": "1", INVARIANTS: "true", "idle_timeout": "2"})
-CASES = {"qpid": (KILLED,), "fiorano": (PAIR, replace(PAIR, settings={**PAIR.settings, "mode": "shared"}))}
-RARE = ("output-timer", "note-timer")
-"""Waits that these tests do not meet."""
+GROUP = Case("joram", "dialogue", "partition,pause,kill", None, 20.0, 17.0,
+             {"min_ok": "1", INVARIANTS: "true", "idle_timeout": "2"})
+SERVERS = Case("joram", "store-and-forward", "partition,pause,kill", None, 20.0, 17.0,
+               {"min_ok": "1", INVARIANTS: "true", "idle_timeout": "2", "propagation": "asynchronous",
+                "heartbeat_interval": "0.15"})
+TOPICS = Case("icestorm", "topic-dialogue", "partition,pause,kill", None, 20.0, 17.0,
+              {"min_ok": "1", INVARIANTS: "true", "acm_timeout": "1"})
+EVENTS = replace(TOPICS, workload="events")
+CASES = {"joram": (GROUP, SERVERS), "icestorm": (TOPICS, EVENTS), "qpid": (KILLED,),
+         "fiorano": (PAIR, replace(PAIR, settings={**PAIR.settings, "mode": "shared"}))}
+RARE = ("output-timer", "note-timer", "network-refusal-timer", "network-dial-timer", "network-redial-timer",
+        "look-timer", "search-timer")
+"""Waits that these tests do not meet often enough, or that share their place and their length with another."""
 DECLARED = [(system, each.name) for system in CASES for each in SYSTEMS.load(system).waits if each.name not in RARE]
 
 

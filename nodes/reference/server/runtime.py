@@ -28,6 +28,9 @@ DATABASE_SETTINGS = (
     "PRAGMA foreign_keys=OFF",
     # Some systems build SQLite to overwrite all deleted data with zeros: ten times the work for a large message.
     "PRAGMA secure_delete=OFF",
+    # A process that ended at a failed sync may have left changes that are in the system's cache alone: make all that is
+    # read from now on durable.
+    "PRAGMA wal_checkpoint(TRUNCATE)",
 )
 FORMAT = 0
 """``user_version`` of every database; to be raised with any change of the stored format that this version can't

@@ -231,7 +231,12 @@ class JoramDesign:
         self.election.lost_link(peer)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """Handle the frames of one read; entries stored because of them are acknowledged once, at the end."""
+        """Handle the frames of one read; entries stored because of them are acknowledged once, at the end.
+
+        A replica whose store has failed answers nothing more: its memory holds entries that are not on its disk.
+        """
+        if self.broker.store_failed:
+            return
         for frame in frames:
             message = unpack(frame)
             self._handlers[type(message)](peer, message)

@@ -41,6 +41,7 @@ class IceStormProbe:
     def __init__(self, design: IceStormDesign) -> None:
         self._design = design
         self._broker = BrokerProbe(design.broker)
+        self._last: IceStormObserved | None = None
         self.election = design.election
         """This replica's part in elections."""
         self.database = design.database
@@ -51,7 +52,14 @@ class IceStormProbe:
         """The number of replicas."""
 
     def observed(self) -> IceStormObserved:
-        """Return the replica's state for invariants."""
+        """Return the replica's state for invariants; once its store has failed, the state before that: it is ending,
+        and its memory is ahead of what it has written."""
+        if self._broker.failed and self._last is not None:
+            return self._last
+        self._last = self._observed()
+        return self._last
+
+    def _observed(self) -> IceStormObserved:
         election, database, replication = self.election, self.database, self._design.replication
         members = 1 + len(election.up) if election.leads else 0
         return IceStormObserved(election.state, election.coordinator, election.group, election.epoch, members,
@@ -63,6 +71,8 @@ class IceStormProbe:
         design, election, peers = self._design, self.election, self._design.peers
         if design.broker.stopping:
             return {}
+        if self._broker.failed:
+            return self._broker.pending()
         found: dict[str, Collection[Hashable]] = {
             **self._broker.pending(), **elections_of(election), **questions_of(peers), **deliveries_of(design.delivery),
             **self._looks()}  # fmt: skip
@@ -109,11 +119,15 @@ class IceStormProbe:
         return found
 
     def miscounted(self) -> str:
-        """Describe the first wrong counter; empty if all are right."""
+        """Describe the first wrong counter; empty if all are right, or the store has failed."""
+        if self._broker.failed:
+            return ""
         return next(wrong_counts(self._design.delivery, self.options.max_waiting), "") or self._broker.miscounted()
 
     def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty if there is none."""
+        """Describe a difference between memory and store; empty if there is none, or the store has failed."""
+        if self._broker.failed:
+            return ""
         return unlike_tables(self.database, self._design.broker.database) or self.strangers()
 
     def strangers(self) -> str:
@@ -145,6 +159,11 @@ class IceStormProbe:
     def linked(self) -> Mapping[str, int]:
         """Return the replicas to which there is a link, each with the number of links that have broken before."""
         return self._design.peers.linked()
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether its store has failed; it is ending then."""
+        return self._broker.failed
 
     def status(self) -> dict[str, Any]:
         """Return the status for an administrator."""

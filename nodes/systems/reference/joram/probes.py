@@ -58,13 +58,21 @@ class JoramProbe:
         self._design, self._replica, self._election = design, design.replica, design.election
         self._options = design.options
         self._broker = BrokerProbe(design.broker)
+        self._last: JoramObserved | None = None
         self.log = design.replica.log
         """The log."""
         self.now = design.replica.now
         """Returns the seconds on this node's clock."""
 
     def observed(self) -> JoramObserved:
-        """Return this node's state for invariants."""
+        """Return this node's state for invariants; once its store has failed, the state before that: it is ending, and
+        its memory is ahead of what it has written."""
+        if self._broker.failed and self._last is not None:
+            return self._last
+        self._last = self._observed()
+        return self._last
+
+    def _observed(self) -> JoramObserved:
         design, log, received = self._design, self.log, self._design.received
         leader, epochs = design.leader, log.epochs
         leads, serving, unleased = 0, False, 0
@@ -84,6 +92,8 @@ class JoramProbe:
         design, replica, links = self._design, self._replica, self._replica.links
         if design.broker.stopping:
             return {}
+        if self._broker.failed:
+            return self._broker.pending()
         leader, received = design.leader, design.received
         found: dict[str, Collection[Hashable]] = dict(self._broker.pending())
         if replica.name in replica.order and (missing := [peer for peer in links.missing() if peer in replica.order]):
@@ -217,7 +227,9 @@ class JoramProbe:
     # Counters and stores.
 
     def miscounted(self) -> str:
-        """Describe the first wrong counter; empty if all are right."""
+        """Describe the first wrong counter; empty if all are right, or the store has failed."""
+        if self._broker.failed:
+            return ""
         design, leader, links = self._design, self._design.leader, self._replica.links
         feeds = [feed for _, feed in design.catch_up_feeds.values()]
         if (leader is not None or design.master is not None) and feeds:
@@ -235,7 +247,9 @@ class JoramProbe:
         return next(filter(None, map(miscounted, replicators.values())), "") or self._broker.miscounted()
 
     def unlike_store(self) -> str:
-        """Describe a difference between memory and store; empty if there is none."""
+        """Describe a difference between memory and store; empty if there is none, or the store has failed."""
+        if self._broker.failed:
+            return ""
         return self._log_unlike_store() or self._broker.unlike_store()
 
     def _log_unlike_store(self) -> str:
@@ -257,8 +271,10 @@ class JoramProbe:
         """The index of the last applied entry, comparable with other nodes (``replicated``)."""
         return self.log.applied
 
-    def replicated(self) -> tuple[Hashable, Image]:
-        """Return this replica's applied index and the content that belongs to it."""
+    def replicated(self) -> tuple[Hashable, Image] | None:
+        """Return this replica's applied index and the content that belongs to it; None if its store has failed."""
+        if self._broker.failed:
+            return None
         return self.log.applied, self._broker.engine.image()
 
     # What the watchers of invariants ask.
@@ -290,6 +306,11 @@ class JoramProbe:
     def admission(self) -> Admission:
         """Tell whether clients are admitted."""
         return self._design.admission()
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether its store has failed; it is ending then."""
+        return self._broker.failed
 
     def status(self) -> dict[str, Any]:
         """Return the status for an administrator."""

@@ -33,6 +33,20 @@ CONNECTIONS = (
          "a part of the time in which a connection may be resumed lasts {}"),
 )  # fmt: skip
 """Waits of designs whose clients have reliable connections."""
+_NETWORK = "docs/designs/joram.md: network_timeout; "
+NETWORKS = (
+    Wait("network-dial-timer", "Networks._send_to", {"network_timeout": 0.5}, 0.0, _NETWORK + "half of it for a call",
+         "a call to another server is given up after {}"),
+    Wait("network-redial-timer", "Networks._send_to", {"network_timeout": 0.15}, 0.0, _NETWORK + "networks.py",
+         "a server for which messages wait is called again after {}", 1 / 3),
+    Wait("network-refusal-timer", "Networks._send_to", {"network_timeout": 1}, 0.0, _NETWORK + "networks.py",
+         "a server that refuses is called again after {}"),
+    Wait("network-greeting-timer", "Networks._accept", {"network_timeout": 1}, 0.0, _NETWORK + "networks.py",
+         "a caller has {} to prove that it is another server"),
+    Wait("network-beat-timer", "Networks._tick", {"network_timeout": 0.2}, 0.0,
+         _NETWORK + "networks.py: heartbeats in each fifth of it", "servers are sent heartbeats every {}"),
+)  # fmt: skip
+"""Waits of designs that communicate with other servers."""
 
 
 def of_links(silence: Mapping[str, float], retry: Mapping[str, float], source: str, of: str = BROKER,

@@ -70,6 +70,28 @@ def _told(stamp: Stamp) -> str:
     return f"{stamp.epoch}.{stamp.counter}"
 
 
+class OpenedAgain:
+    """The epochs that a coordinator may open a second time, because its disk has lost what it knew of them: nothing
+    can be said about the databases of their stamps."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, int] = {}
+        self._idents: dict[str, int] = {}
+        self._upto: dict[int, int] = {}
+
+    def seen(self, node: str, program: IceStormProbe, epoch: int) -> bool:
+        """Note an epoch that a node's database shows; return whether it may be opened again."""
+        self._idents[node] = program.election.ident
+        ident = epoch % EPOCH_STEP
+        self._newest[ident] = max(self._newest.get(ident, 0), epoch)
+        return epoch <= self._upto.get(ident, -1)
+
+    def disk_lost(self, node: str) -> None:
+        """Note that the node has forgotten the epochs that it opened."""
+        if (ident := self._idents.get(node)) is not None:
+            self._upto[ident] = self._newest.get(ident, 0)
+
+
 class StampsGrow(Watcher):
     """Tracks the newest stamp and promise of each replica."""
 
@@ -88,16 +110,25 @@ class StampsGrow(Watcher):
         self._stamps[node], self._promises[node] = stamp, now.promised
         return ""
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the stamp and the promise that were on the node's disk."""
+        self._stamps.pop(node, None)
+        self._promises.pop(node, None)
+
 
 class OneDatabaseAStamp(Watcher):
     """Tracks the database content at each stamp."""
 
     def __init__(self) -> None:
         self.digests: dict[Stamp, bytes] = {}
+        self._again = OpenedAgain()
 
     def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the database equals those that others had at the same stamp."""
         if before is not None and before.stamp == now.stamp:
+            return ""
+        if self._again.seen(node, program, now.stamp.epoch):
+            self.digests.pop(now.stamp, None)
             return ""
         topics = program.database.topics
         # Faster than the topics' own encoding; a run has thousands of them.
@@ -108,6 +139,10 @@ class OneDatabaseAStamp(Watcher):
             return ""
         return f"its database of stamp {now.stamp.epoch}.{now.stamp.counter} is another than elsewhere"
 
+    def disk_lost(self, node: str) -> None:
+        """Handle that the node may open its epochs again."""
+        self._again.disk_lost(node)
+
 
 class ConfirmedStays(Watcher):
     """Tracks the stamps that a majority had on disk, and the database contents at those stamps."""
@@ -116,6 +151,8 @@ class ConfirmedStays(Watcher):
         self._databases = OneDatabaseAStamp()
         self._stamps: dict[str, Stamp] = {}
         self._settled = Stamp(0, 0)
+        self._meeting = 1
+        """The number of replicas of which every majority has one."""
 
     def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a new group begins with a database that contains everything that a majority had."""
@@ -127,8 +164,8 @@ class ConfirmedStays(Watcher):
         # A group of an epoch that a majority has left behind, because its coordinator was suspended, is not a later
         # group.
         if fresh and not now.stamp.counter and now.stamp > self._settled:
-            digest = seen[now.stamp]
-            if not any(seen[each] == digest for each in seen if self._settled <= each < now.stamp):
+            digest, known = seen.get(now.stamp), self._settled in seen
+            if known and digest and not any(seen[each] == digest for each in seen if self._settled <= each < now.stamp):
                 return (f"epoch {round_of(now.stamp.epoch)} begins with a database that lacks what a majority had at "
                         f"stamp {self._settled.epoch}.{self._settled.counter}")  # fmt: skip
         self._stamps[node] = now.stamp
@@ -138,7 +175,15 @@ class ConfirmedStays(Watcher):
         # had.
         if len(reached) >= needed and reached[needed - 1].epoch == reached[0].epoch:
             self._settled = max(self._settled, reached[needed - 1])
+        self._meeting = program.replicas - needed + 1
         return ""
+
+    def disk_lost(self, node: str) -> None:
+        """Forget what so few replicas still have that a majority may have none of them."""
+        self._databases.disk_lost(node)
+        self._stamps.pop(node, None)
+        left = sorted(self._stamps.values(), reverse=True)
+        self._settled = min(self._settled, left[self._meeting - 1]) if len(left) >= self._meeting else _NOTHING
 
 
 class AgreedIsThere(Watcher):
@@ -160,17 +205,25 @@ class AgreedIsThere(Watcher):
         return (f"change {stamp.counter} of epoch {round_of(stamp.epoch)} is agreed upon, and on the disks of "
                 f"{', '.join(having)} only")
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the changes that were on the node's disk."""
+        self._reached.pop(node, None)
+
 
 class ChangesAsAsked(Watcher):
     """Tracks the database contents at the newest stamps."""
 
     def __init__(self) -> None:
         self._contents: dict[Stamp, Content] = {}
+        self._again = OpenedAgain()
 
     def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that the first database with a change shows exactly that change, and otherwise equals the one before.
         """
-        if (before is not None and before.stamp == now.stamp) or now.stamp in self._contents:
+        if before is not None and before.stamp == now.stamp:
+            return ""
+        again = self._again.seen(node, program, now.stamp.epoch)
+        if again or now.stamp in self._contents:
             return ""
         content = self._contents[now.stamp] = content_of(program.database.topics)
         if len(self._contents) > _CONTENTS_REMEMBERED:
@@ -187,6 +240,10 @@ class ChangesAsAsked(Watcher):
             return ""
         wrong = next(name for name in sorted({*expected, *content}) if expected.get(name) != content.get(name))
         return f"after {list(change)} topic {wrong} is {content.get(wrong)}, and was to be {expected.get(wrong)}"
+
+    def disk_lost(self, node: str) -> None:
+        """Handle that the node may open its epochs again."""
+        self._again.disk_lost(node)
 
 
 def _unordered(content: Content) -> dict[str, tuple[frozenset[Any], frozenset[Any]]]:
@@ -231,11 +288,16 @@ class MostRecentWins(Watcher):
         self._seen: dict[str, IceStormObserved] = {}
         self._contents: dict[Stamp, Content] = {}
         self._best: dict[int, Stamp] = {}
+        self._again = OpenedAgain()
 
     def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
         """Check that a group begins with the most recent of its members' databases, which the other members receive."""
         self._seen[node] = now
         if before is not None and before.stamp == now.stamp:
+            return ""
+        if self._again.seen(node, program, now.stamp.epoch):
+            self._contents.pop(now.stamp, None)
+            self._best.pop(now.stamp.epoch, None)
             return ""
         content = content_of(program.database.topics)
         wrong = self._compare(node, program, now, before, content) if before is not None else ""
@@ -247,6 +309,10 @@ class MostRecentWins(Watcher):
     def ended(self, node: str) -> None:
         """Forget the replica."""
         self._seen.pop(node, None)
+
+    def disk_lost(self, node: str) -> None:
+        """Handle that the node may open its epochs again."""
+        self._again.disk_lost(node)
 
     def _compare(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved,
                  content: Content) -> str:
@@ -281,6 +347,8 @@ class AnswersWhileItLeads(Watcher):
         self._promised: dict[str, int] = {}
         self._programs: dict[str, IceStormProbe] = {}
         self._left = 0
+        self._meeting = 1
+        """The number of replicas of which every majority has one."""
         self._begun: dict[str, int] = {}
 
     def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
@@ -303,9 +371,16 @@ class AnswersWhileItLeads(Watcher):
         self._programs.pop(node, None)
         self._begun.pop(node, None)
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the node's promise, and the epoch that is left if so few keep to that that a majority may not."""
+        self._promised.pop(node, None)
+        promised = sorted(self._promised.values(), reverse=True)
+        self._left = min(self._left, promised[self._meeting - 1]) if len(promised) >= self._meeting else 0
+
     def _settle(self, program: IceStormProbe) -> None:
         promised: Sequence[int] = sorted(self._promised.values(), reverse=True)
         needed = majority(program.replicas)
+        self._meeting = program.replicas - needed + 1
         if len(promised) >= needed and promised[needed - 1] > self._left:
             self._left = promised[needed - 1]
             self._begun = {name: each.begun for name, each in self._programs.items()}

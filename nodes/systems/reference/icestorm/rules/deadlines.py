@@ -6,7 +6,7 @@ from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
 _GARCIA = "Garcia-Molina's timers: BOUNDS"
-_ODD = ("disk", "clock")
+_ODD = ("clock",)
 _WITHOUT_A_WORD = ("power", "reboot", "points", "packets")
 """Faults that leave a connection broken at one end only: a machine that loses power notifies no peer, and a forged
 reset reaches one end. Only the coordinator asks questions, so two members may consider their connection intact until an

@@ -140,6 +140,8 @@ class TellsItsState(Watcher):
 
     def inspect(self, node: str, program: IceStormProbe) -> str:
         """Check that ``admin replica`` shows the replica's state."""
+        if program.failed:
+            return ""
         now, told, idents = program.observed(), program.status(), program.election.idents
         normal = now.state == NORMAL
         leads = now.coordinator == node

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodes.systems.reference.icestorm.rules import data, members, roles
+from nodes.systems.reference.icestorm.rules import data, frames, members, roles
 from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
 from nodes.systems.reference.icestorm.rules.states import STATES
+from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.table import Rules
@@ -26,7 +27,7 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
-from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.invariant import DISK, WIRE, Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
@@ -47,16 +48,16 @@ INVARIANTS = (
     Invariant("full-start", "until all replicas have been seen, only a group of all of them replicates",
               "the document: during full system startup ... the participation of every replica", members.FullStart),
     Invariant("stamps-grow", "the stamp of a database, and what its replica promised, only grow",
-              "the document: a time stamp recorded upon each database change", data.StampsGrow, unless=("disk",)),
+              "the document: a time stamp recorded upon each database change", data.StampsGrow),
     Invariant("one-database-a-stamp", "databases of the same stamp hold the same",
               "the document: the most recent database state is transferred to all replicas", data.OneDatabaseAStamp,
-              unless=("disk",), where=_COUNTER),
+              where=_COUNTER),
     Invariant("agreed-is-there", "what is agreed upon is on the disks of a majority",
               "the document: a replica that loses the majority during request processing leaves it indeterminate",
-              data.AgreedIsThere, unless=("disk",)),
+              data.AgreedIsThere),
     Invariant("confirmed-stays", "what a majority had on disk is in the database of every later group",
               "the document: The most recent database state ... is transferred to all replicas", data.ConfirmedStays,
-              unless=("disk",), where=_COUNTER),
+              where=_COUNTER),
     Invariant("groups-shrink", "whoever begins a group is alone in it, and nobody comes into it after its election",
               "Garcia-Molina, procedures Recovery and Merge: a group has a name of its own, and whom it has is settled "
               "when it is reorganized", members.GroupsShrink),
@@ -66,27 +67,31 @@ INVARIANTS = (
               "Garcia-Molina, procedure Merge", members.AwaitsWhoComes, unless=("clock",)),
     Invariant("keeps-who-follows", "nobody leaves, drops or gives up who answers and follows",
               "Garcia-Molina, procedures Check, Timeout and Recovery: that is for failures; the document: If a failure "
-              "occurs, the replica considers itself in error", members.KeepsWhoFollows, unless=("disk", "clock")),
+              "occurs, the replica considers itself in error", members.KeepsWhoFollows, unless=("clock",)),
     Invariant("commences", "a group that is large enough replicates, and its members have its epoch and database",
               "the document: Replication commences once a group contains a majority of replicas; "
               "docs/designs/icestorm.md: each member promises on disk to take no more changes of older epochs",
-              roles.Commences, unless=("disk",)),
+              roles.Commences),
     Invariant("changes-in-their-epoch", "a change is of the epoch that its replica has promised, and its coordinator's",
               "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator",
-              data.ChangesInTheirEpoch, unless=("disk",)),
+              data.ChangesInTheirEpoch),
     Invariant("changes-as-asked", "a change of the database does what was asked for, and nothing else",
-              "docs/designs/icestorm.md: the table of requests", data.ChangesAsAsked, unless=("disk",), where=_COUNTER),
+              "docs/designs/icestorm.md: the table of requests", data.ChangesAsAsked, where=_COUNTER),
     Invariant("most-recent-wins", "a group begins with the most recent of its members' databases; others are given it",
               "the document: The most recent database state ... is transferred to all replicas", data.MostRecentWins,
-              unless=("disk",), where=_COUNTER),
+              where=_COUNTER),
     Invariant("answers-while-it-leads", "nobody answers requests in an epoch that a majority had left before",
               "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
-              data.AnswersWhileItLeads, unless=("disk",)),
+              data.AnswersWhileItLeads),
     Invariant("answers-in-its-group", "whoever answers a request coordinates the group in which it has begun it",
               "docs/designs/icestorm.md: reads are confirmed by a majority, so they never are stale",
               data.AnswersInItsGroup),
+    Invariant("answers-as-it-has", "a promise that is sent is new; it, an installed database and a confirmed "
+              "change would survive a power loss at that moment; who refuses a change is not counted for it",
+              "docs/designs/icestorm.md: each member promises on disk; a change is acknowledged when a majority has it "
+              "on disk", frames.AnswersAsItHas, seen=(WIRE, DISK)),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
-              "the document: The subscriber will stop receiving events", data.DeliversToSubscribers, unless=("disk",)),
+              "the document: The subscriber will stop receiving events", data.DeliversToSubscribers),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",
               "Garcia-Molina, the answers to AreYouCoordinator and AreYouThere", roles.AnswersAsItStands),
     Invariant("tells-its-state", "what a replica shows is how it stands",
@@ -100,10 +105,10 @@ _WHY = ("Garcia-Molina's timers: a slave asks after its coordinator, a coordinat
         "answers take a time each, twice where two groups meet; what is fixed is for clients that come back, and disks")
 
 BOUNDS = (
-    Bound(HEALTHY, _ELECTION, 1, _WHY, unless=("disk",)),
-    Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",)),
-    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), of_use=True),
-    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",)),
+    Bound(HEALTHY, _ELECTION, 1, _WHY),
+    Bound(SERVES, _ELECTION, 1, _WHY),
+    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, of_use=True),
+    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY),
 )
 
 _CHANGES = ("a change goes to each replica, which answers; Garcia-Molina's timers: replicas ask for their coordinator "
@@ -163,4 +168,4 @@ ABSTRACTION = Abstraction(
     unequal=(("epoch", "promised"),),
 )
 
-RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES, WAITS)

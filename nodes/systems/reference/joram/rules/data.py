@@ -88,6 +88,10 @@ class NewestLogLeads(Watcher):
         return (f"it is master in epoch {round_of(now.leads)} with a log that ends at {mine[1]} of epoch "
                 f"{round_of(mine[0])}, and only {behind} of those that promised have none that is more complete")
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the node's promise, with the log that it had then."""
+        self._positions.pop(node, None)
+
 
 class LogsMatch(Watcher):
     """Tracks each entry by index and epoch: its content, and the epoch of the entry before it."""
@@ -169,6 +173,8 @@ class CommittedIsDurable(Watcher):
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        """Node -> the last entry that was on its disk before that lost its data."""
         self._programs: dict[str, JoramProbe] = {}
 
     def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
@@ -178,7 +184,7 @@ class CommittedIsDurable(Watcher):
         if not now.leads or before is None or now.committed <= before.committed:
             return ""
         group = program.group
-        having = sum(self._durable.get(name, 0) >= now.committed for name in group)
+        having = sum(self._has(name, now.committed) for name in group)
         if having >= majority(len(group)):
             return ""
         return f"it commits entry {now.committed}, which {having} of {len(group)} replicas have on disk"
@@ -188,6 +194,13 @@ class CommittedIsDurable(Watcher):
         with more entries on its disk, and may have acknowledged them."""
         if (program := self._programs.pop(node, None)) is not None:
             self._durable[node] = program.observed().durable
+
+    def disk_lost(self, node: str) -> None:
+        """Note the entries that were on the node's disk: acknowledgements of before may still be on their way."""
+        self._before[node] = self._durable.get(node, 0)
+
+    def _has(self, name: str, index: int) -> bool:
+        return index <= max(self._durable.get(name, 0), self._before.get(name, 0))
 
 
 class AcknowledgedIsThere(Watcher):
@@ -241,6 +254,8 @@ class AllHaveIt(Watcher):
 
     def __init__(self) -> None:
         self._durable: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        """Node -> the last entry that was on its disk before that lost its data."""
         self._programs: dict[str, JoramProbe] = {}
 
     def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
@@ -249,13 +264,20 @@ class AllHaveIt(Watcher):
         self._programs[node] = program
         if not now.leads or before is None or before.leads != now.leads or now.committed <= before.committed:
             return ""  # a new master may have learned of it from the source of its log
-        without = [name for name in program.members if self._durable.get(name, 0) < now.committed]
+        without = [name for name in program.members if not self._has(name, now.committed)]
         return f"it commits entry {now.committed}, which {without[0]} does not have on disk" if without else ""
 
     def ended(self, node: str) -> None:
         """Keep the ended replica's durable index: it may have ended in a callback, after the last check."""
         if (program := self._programs.pop(node, None)) is not None:
             self._durable[node] = program.observed().durable
+
+    def disk_lost(self, node: str) -> None:
+        """Note the entries that were on the node's disk: acknowledgements of before may still be on their way."""
+        self._before[node] = self._durable.get(node, 0)
+
+    def _has(self, name: str, index: int) -> bool:
+        return index <= max(self._durable.get(name, 0), self._before.get(name, 0))
 
 
 class CountsForWhatItHas(Watcher):

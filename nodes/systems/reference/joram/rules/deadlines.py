@@ -7,7 +7,7 @@ from stormproof.contracts.deadline import Deadline
 
 _LINKS = "Links: of two peers one dials the other, in every half of a heartbeat's interval"
 _PRIMARY = {"partitions": ("primary-partition",)}
-_ODD = ("disk", "clock")
+_ODD = ("clock",)
 _STALLS = (*_ODD, "packets", "partition", "points:cut", "points:partial")
 """Faults that lose packets. TCP increases its retransmission delay, which outlasts the fault."""
 

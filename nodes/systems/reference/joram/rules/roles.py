@@ -3,10 +3,13 @@ say of themselves."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from nodes.reference.designs.joram.decisions import round_of
 from nodes.reference.designs.joram.election import ADOPTING, IDLE
 from nodes.reference.replication.quorum import majority
 from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
+from nodes.systems.reference.joram.rules.frames import epoch_promised
 from stormproof.contracts.invariant import EagerWatcher, Watcher
 
 _NEARLY = 0.98
@@ -118,6 +121,10 @@ class Promises(Watcher):
         self._durable[node] = max(kept, now.durable_promise)
         return ""
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the promise that was on the node's disk."""
+        self._durable.pop(node, None)
+
 
 class PromisesOnDisk(Watcher):
     """Stateless check of a replica's promise."""
@@ -215,25 +222,25 @@ class ElectedByMajority(Watcher):
 
 
 class StandsInTurn(Watcher):
-    """Tracks, by each replica's clock, how long it has neither led nor followed, and when it promised an epoch to
-    another candidate in that time."""
+    """Tracks, by each replica's clock, how long it has neither led nor followed, and when it sent a promise to another
+    candidate in that time."""
 
     fields = ("leads", "follows", "phase", "promised")
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._promised: dict[str, float] = {}
+        self._programs: dict[str, JoramProbe] = {}
 
     def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Check that a candidate has left two detection time-outs to each candidate before it, and to one that has its
         promise.
         """
+        self._programs[node] = program
         if before is None or before.leads or before.follows or now.leads or now.follows:
             self._since[node] = program.now()
             self._promised.pop(node, None)
             return ""
-        if now.promised != before.promised and program.favours() and now.promised != program.own_epoch(now.promised):
-            self._promised[node] = program.now()
         if before.phase != IDLE or now.phase == IDLE:
             return ""
         turn = _TURN * program.detection_timeout
@@ -247,10 +254,17 @@ class StandsInTurn(Watcher):
             return f"it stands {waited:.3g} s after it promised epoch {round_of(now.promised)} to another"
         return ""
 
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Note a promise when it is sent: a replica may also promise an epoch by following its master."""
+        if epoch_promised(frame) and (program := self._programs.get(node)) is not None:
+            self._promised[node] = program.now()
+        return ""
+
     def ended(self, node: str) -> None:
         """Forget the ended replica's times; they start over."""
         self._since.pop(node, None)
         self._promised.pop(node, None)
+        self._programs.pop(node, None)
 
 
 class EmptyCountsForNothing(Watcher):
@@ -312,6 +326,8 @@ class StatusTells(Watcher):
 
     def inspect(self, node: str, program: JoramProbe) -> str:
         """Check that the status shown to administrators matches the replica's state."""
+        if program.failed:
+            return ""
         now, said, log = program.observed(), program.status(), program.log
         suspects = [name for name in program.group if name != node and not program.believes(name)]
         is_ = {

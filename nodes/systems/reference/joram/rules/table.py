@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodes.reference.server.reaction import TAKING
-from nodes.systems.reference.joram.rules import data, members, roles
+from nodes.systems.reference.joram.rules import data, frames, members, roles
 from nodes.systems.reference.joram.rules.deadlines import DEADLINES
 from nodes.systems.reference.joram.rules.states import STATES
+from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.table import Rules
@@ -27,7 +28,7 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
-from stormproof.contracts.invariant import Invariant
+from stormproof.contracts.invariant import DISK, WIRE, WORD, Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
@@ -43,13 +44,13 @@ INVARIANTS = (
     Invariant("one-serves", "at any instant the lease of at most one master holds",
               "Ongaro's dissertation, 6.4.1", roles.OneServes, where=_PRIMARY),
     Invariant("promises-survive", "what a replica has promised only grows, also beyond a restart",
-              "Raft paper, Figure 2, Persistent state", roles.Promises, unless=("disk",), where=_PRIMARY),
+              "Raft paper, Figure 2, Persistent state", roles.Promises, where=_PRIMARY),
     Invariant("promises-on-disk", "what a replica has promised is on its disk before it says so",
               "Raft paper, Figure 2: updated on stable storage before responding", roles.PromisesOnDisk,
-              unless=("disk",), where=_PRIMARY),
+              where=_PRIMARY),
     Invariant("rests-after-start", "a replica that has just started promises no epoch to a candidate",
               "Ongaro's dissertation, 6.4.1: a lease outlasts the restart of who granted it", roles.RestsAfterStart,
-              unless=("clock", "disk"), where=_PRIMARY),
+              unless=("clock",), where=_PRIMARY),
     Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
               "docs/designs/joram.md: log_keep", data.LogIsShort, where=_PRIMARY),
     Invariant("log-is-long-enough", "a master's log holds what is kept for replicas that come back, and what "
@@ -59,23 +60,22 @@ INVARIANTS = (
     Invariant("lease-protects", "while a master's lease holds, no majority promises a newer epoch",
               "Ongaro's dissertation, 6.4.1", roles.LeaseProtects, where=_PRIMARY),
     Invariant("newest-log-leads", "a master's log is as complete as those of a majority that promised its epoch",
-              "Raft paper, 5.4.1", data.NewestLogLeads, unless=("disk",), where=_PRIMARY),
+              "Raft paper, 5.4.1", data.NewestLogLeads, where=_PRIMARY),
     Invariant("serves-after-own-entry", "a master serves when an entry of its own epoch is committed",
               "Raft paper, 5.4.2", data.ServesAfterOwnEntry, where=_PRIMARY),
     Invariant("logs-match", "entries of the same index and epoch hold the same, as do all before them",
               "Raft paper, Figure 3, Log Matching", data.LogsMatch, where=_PRIMARY),
     Invariant("committed-stays", "what is committed never changes, and every later master has it",
-              "Raft paper, Figure 3, Leader Completeness and State Machine Safety", data.CommittedStays,
-              unless=("disk",), where=_SAFE),
+              "Raft paper, Figure 3, Leader Completeness and State Machine Safety", data.CommittedStays, where=_SAFE),
     Invariant("committed-is-durable", "what a master commits is on the disks of most of the group",
-              "Raft paper, 5.3", data.CommittedIsDurable, unless=("disk",), where=_SAFE),
+              "Raft paper, 5.3", data.CommittedIsDurable, where=_SAFE),
     Invariant("acknowledged-is-there", "what a replica has acknowledged is in its log",
               "Raft paper, Figure 2: matchIndex, the highest entry known to be replicated on a server",
-              data.AcknowledgedIsThere, unless=("disk",), where=_PRIMARY),
+              data.AcknowledgedIsThere, where=_PRIMARY),
     Invariant("groups-overlap", "the group changes by one replica at a time, and not before the last change is "
               "committed", "Ongaro's dissertation, 4.1", members.GroupsOverlap, where=_PRIMARY),
     Invariant("groups-match", "who belongs to the group at an entry that is committed is the same everywhere",
-              "Ongaro's dissertation, 4.1: the configuration is in the log", members.GroupsMatch, unless=("disk",),
+              "Ongaro's dissertation, 4.1: the configuration is in the log", members.GroupsMatch,
               where=_SAFE),
     Invariant("tells-its-group", "a replica goes by the group of its log, and tells of it",
               "Ongaro's dissertation, 4.1: the newest configuration in the log is used; docs/stomp.md: x-replicas",
@@ -90,7 +90,7 @@ INVARIANTS = (
     Invariant("stands-in-turn", "a candidate leaves two detection time-outs to each before it, and to whom it has "
               "promised; who has no log does not stand where others have one",
               "docs/designs/joram.md, Elections: the second tries after two more detection_timeouts, and so on; 4.8: "
-              "the order of the group list", roles.StandsInTurn, where=_PRIMARY),
+              "the order of the group list", roles.StandsInTurn, where=_PRIMARY, seen=(WORD, WIRE)),
     Invariant("empty-promises-nothing", "a replica without a whole log promises nothing to a candidate that has one",
               "docs/designs/joram.md, Start and restart: a replica whose disk is empty doesn't count",
               roles.EmptyCountsForNothing, where=_PRIMARY),
@@ -103,21 +103,24 @@ INVARIANTS = (
               members.ViewsInOrder, where=_PRIMARY),
     Invariant("views-match", "the view at an entry that is committed is the same everywhere",
               "4.5: when a replica fails, a new view of the group is sent to each replica", members.ViewsMatch,
-              unless=("disk",), where=_SAFE),
+              where=_SAFE),
     Invariant("all-have-it", "with ack=all a master commits what every member of its view has on disk",
-              "4.2.1; docs/designs/joram.md: ack, every member of the view", data.AllHaveIt, unless=("disk",),
+              "4.2.1; docs/designs/joram.md: ack, every member of the view", data.AllHaveIt,
               where={**_SAFE, "ack": ("all",)}),
     Invariant("counts-for-what-it-has", "a replica counts at its master for no more than its log has",
               "Raft paper, Figure 2: matchIndex; docs/designs/joram.md, Start and restart: a replica whose disk is "
               "empty doesn't count", data.CountsForWhatItHas, where=_PRIMARY),
     Invariant("states-are-needed", "who is sent the whole state lacks more than its master's log has",
               "docs/designs/joram.md, Catching up: if the master has the same entry, it sends what comes after; "
-              "otherwise the whole state", data.StatesAreNeeded, unless=("disk",), where=_SAFE),
+              "otherwise the whole state", data.StatesAreNeeded, where=_SAFE),
     Invariant("commits-its-own", "a master commits entries of its own epoch, and with them those before",
               "Raft paper, 5.4.2", data.CommitsItsOwn, where=_PRIMARY),
     Invariant("releases-in-lease", "a master lets nothing out without a lease",
               "Ongaro's dissertation, 6.4.1; docs/designs/joram.md: the master releases effects only while it holds a "
               "lease", data.ReleasesInLease, where=_PRIMARY),
+    Invariant("says-what-is-on-disk", "a promise that is sent, and an entry that is acknowledged, would survive a "
+              "power loss at that moment", "Raft paper, Figure 2: updated on stable storage before responding to RPCs",
+              frames.SaysWhatIsOnDisk, where=_PRIMARY, seen=(WIRE, DISK)),
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
               roles.StatusTells, where=_PRIMARY),
     STORE_HOLDS,
@@ -130,10 +133,10 @@ _WHY = ("4.5, and Raft paper 5.2: one detection_timeout until silence is noticed
         "an election, one more where votes are split; what is fixed is for clients that come back, and disks")
 
 BOUNDS = (
-    Bound(HEALTHY, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
-    Bound(SERVES, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
-    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, unless=("disk",), where=_PRIMARY),
-    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, unless=("disk",), where=_PRIMARY),
+    Bound(HEALTHY, _ELECTION, 1, _WHY, where=_PRIMARY),
+    Bound(SERVES, _ELECTION, 1, _WHY, where=_PRIMARY),
+    Bound(SERVES_WITH_MAJORITY, _ELECTION, 2, _WHY, where=_PRIMARY),
+    Bound(KEEPS_ROLES, _ELECTION, 1, _WHY, where=_PRIMARY),
 )
 
 _ENTRIES = ("Raft paper 5.3: what a client asks for goes to each follower, which answers; five heartbeats in each "
@@ -225,4 +228,4 @@ ABSTRACTION = Abstraction(
     unequal=(("promised", "durable_promise"), ("last", "durable"), ("last", "committed")),
 )
 
-RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES)
+RULES = Rules(INVARIANTS, DEADLINES, BOUNDS, WORK, KEEPS, DRAWING, ABSTRACTION, STATES, WAITS)
