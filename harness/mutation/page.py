@@ -128,7 +128,8 @@ def make_page(measures: Sequence[Measured]) -> str:
     lines += [
         "",
         "Share, median and percentile are of mutants that are not equivalent; an escaped one took more seeds than "
-        "the budget. `other`: hunts that are not finished, and mutants whose lines the source no longer has.",
+        "the budget. `other`: hunts that are not finished, and mutants whose lines the source no longer has. "
+        "Core-seconds include the start of processes, and leave out the unchanged broker's runs.",
         "",
     ]
     for each in measures:

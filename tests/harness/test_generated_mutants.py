@@ -344,7 +344,7 @@ def test_bad_input_is_one_line_and_status_3(tmp_path: Path, words: list[str], fi
     assert told in str(ended.exception) and "\n" not in str(ended.exception)
 
 
-def test_committed_lists_fit_the_source_and_equivalents_are_few() -> None:
+def test_committed_lists_can_be_read_and_equivalents_are_few() -> None:
     folder = ROOT / "docs/mutants"
     equivalents = read_equivalents(folder)
     files = sorted(folder.glob("*-*.json"))
