@@ -6,11 +6,9 @@ from nodes.systems.reference.rules import deadlines
 from stormproof.contracts.deadline import Deadline
 
 _GARCIA = "Garcia-Molina's timers: BOUNDS"
-_ODD = ("clock",)
-_WITHOUT_A_WORD = ("power", "reboot", "points", "packets")
-"""Faults that leave a connection broken at one end only: a machine that loses power notifies no peer, and a forged
-reset reaches one end. Only the coordinator asks questions, so two members may consider their connection intact until an
-election, whose first question reveals the fault."""
+_ONE_END = ("a connection may be broken at one end only, and only the coordinator asks questions: two members find "
+            "out at the next election; `silent-link`, `away` and `group` still judge")
+_WITHOUT_A_WORD = dict.fromkeys(("power", "reboot", "points", "packets"), _ONE_END)
 _NOT_THERE = "docs/designs/icestorm.md: response_timeout, seconds that a replica has to answer another"
 _LOOKS = ("docs/designs/icestorm.md: slaves ask their coordinator every master_timeout, coordinators ask theirs; they "
           "look for other groups as often; a check takes as long as those whom it asks")
@@ -26,7 +24,7 @@ DEADLINES = (
         4,
         "Links: of two peers one dials the other, in every quarter of response_timeout, once a question has "
         "shown that the link of before is broken; what is fixed is for a lost attempt that TCP repeats after 1, 2 s",
-        (*_ODD, *_WITHOUT_A_WORD),
+        excuses=_WITHOUT_A_WORD,
         requirement="each replica has a link within {}",
         calm=True,
     ),
@@ -131,13 +129,12 @@ DEADLINES = (
         "Garcia-Molina, procedure Check: a coordinator waits the longer the lower its priority is",
         requirement="a coordinator that has found others invites them within {}",
     ),
-    Deadline("group", _HALF, 1, _GARCIA, _ODD, requirement="each replica is in a normal group within {}", calm=True),
+    Deadline("group", _HALF, 1, _GARCIA, requirement="each replica is in a normal group within {}", calm=True),
     Deadline(
         "away",
         {"election_timeout": 1.6, "response_timeout": 2.5},
         1,
         _GARCIA,
-        _ODD,
         requirement="each replica is in the coordinator's group within {}",
         calm=True,
     ),
@@ -147,7 +144,7 @@ DEADLINES = (
              requirement="requests that wait for a replicating group proceed within {} once there is one"),
     Deadline("again", {}, 0.1, "design.py: what could not be asked for is tried again after 0.05 s",
              requirement="a failed request is tried again within {}"),
-    Deadline("request", _HALF, 1, _GARCIA, _ODD, requirement="a client's request is answered within {}", calm=True),
+    Deadline("request", _HALF, 1, _GARCIA, requirement="a client's request is answered within {}", calm=True),
     Deadline(
         "ended-busy",
         {},
@@ -169,7 +166,7 @@ DEADLINES = (
              requirement="an event that was sent to a subscriber is acknowledged, or given up, within {}"),
     Deadline("retry", {"retry_interval": 1}, 0.2, _RETRIES,
              requirement="the delivery of waiting events is tried again within {}"),
-    Deadline("removal", _HALF, 1, _GARCIA, _ODD, requirement="a subscriber is removed within {} after its last attempt",
+    Deadline("removal", _HALF, 1, _GARCIA, requirement="a subscriber is removed within {} after its last attempt",
              calm=True),
     *deadlines.DEADLINES,
 )

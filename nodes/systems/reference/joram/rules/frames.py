@@ -41,6 +41,8 @@ class SaysWhatIsOnDisk(Watcher):
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
         """Check that a promise that is sent, and an entry that is acknowledged, would survive a power loss."""
+        if type(frame) is not bytes or frame[0] not in _LAYOUTS:
+            return ""
         if epoch := epoch_promised(frame):
             kept = int(self._meta(node).get(_PROMISED, 0))
             if kept < epoch:

@@ -50,7 +50,8 @@ INVARIANTS = (
               where=_PRIMARY),
     Invariant("rests-after-start", "a replica that has just started promises no epoch to a candidate",
               "Ongaro's dissertation, 6.4.1: a lease outlasts the restart of who granted it", roles.RestsAfterStart,
-              unless=("clock",), where=_PRIMARY),
+              where=_PRIMARY, excuses={"clock": "a clock that is set moves the end of the rest; `one-serves` and "
+                                       "`lease-protects` still judge what it is for"}),
     Invariant("log-is-short", "the log holds what is kept for replicas that come back, and little more",
               "docs/designs/joram.md: log_keep", data.LogIsShort, where=_PRIMARY),
     Invariant("log-is-long-enough", "a master's log holds what is kept for replicas that come back, and what "
@@ -148,17 +149,20 @@ _LAG_WITHIN_LOG: Mapping[str, tuple[int, ...]] = {"log_keep": (10_000,)}
 _SERVICES: Mapping[str, tuple[str, ...]] = {"taking": TAKING}
 """Settings of a test with services, which send messages and acknowledgements in addition to those of clients."""
 
+_CLOCKS = "a clock that runs fast speaks more often; the checks and all other rules still judge"
+_PACKETS = "TCP sends lost packets again, and connections are made anew; the checks and all other rules still judge"
+_MORE: Mapping[str, str] = {"clock": _CLOCKS, "packets": _PACKETS}
 _BEATS: Mapping[str, float] = {"detection_timeout": 6, "heartbeat_interval": 1.2}
 _BEAT_BYTES: Mapping[str, float] = {"detection_timeout": 400, "heartbeat_interval": 80}
 
 WORK = (
-    WorkBound(FRAMES, 3.5, _BEATS, 20, _ENTRIES, ("clock", "packets"), _SERVICES),
-    WorkBound(FRAMES, 2.3, _BEATS, 20, _ENTRIES, ("clock", "packets")),
-    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _ENTRIES, ("clock", "packets"),
-              {**_SERVICES, **_LAG_WITHIN_LOG}, more=25),
-    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _ENTRIES, ("clock", "packets"), _LAG_WITHIN_LOG, more=25),
-    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _STATES, ("clock", "packets"), _SERVICES, more=25, again=1),
-    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _STATES, ("clock", "packets"), more=25, again=1),
+    WorkBound(FRAMES, 3.5, _BEATS, 20, _ENTRIES, where=_SERVICES, excuses=_MORE),
+    WorkBound(FRAMES, 2.3, _BEATS, 20, _ENTRIES, excuses=_MORE),
+    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _ENTRIES, where={**_SERVICES, **_LAG_WITHIN_LOG}, more=25,
+              excuses=_MORE),
+    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _ENTRIES, where=_LAG_WITHIN_LOG, more=25, excuses=_MORE),
+    WorkBound(BYTES, 3.5, _BEAT_BYTES, 10_000, _STATES, where=_SERVICES, more=25, again=1, excuses=_MORE),
+    WorkBound(BYTES, 2.3, _BEAT_BYTES, 10_000, _STATES, more=25, again=1, excuses=_MORE),
 )
 
 KEEPS = (

@@ -1,0 +1,150 @@
+"""Rules about frames: what a replica says is compared with the rows on its disk, and what it does with what it was
+told."""
+
+from __future__ import annotations
+
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nodes.reference import wire
+from nodes.reference.designs.icestorm.decisions import Stamp
+from nodes.reference.designs.joram.messages import PrepareReply, pack
+from nodes.reference.replication.messages import Ack
+from nodes.systems.reference.icestorm.rules.data import AgreedIsThere, OneDatabaseAStamp, StampsGrow
+from nodes.systems.reference.icestorm.rules.frames import AnswersAsItHas
+from nodes.systems.reference.joram.rules import frames
+from nodes.systems.reference.joram.rules.data import CommittedIsDurable
+from nodes.systems.reference.joram.rules.frames import SaysWhatIsOnDisk
+from nodes.systems.reference.wire_reader import LinkReader
+from stormproof.contracts.invariant import Watcher
+
+NOTHING = Stamp(0, 0)
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+def with_rows(watcher: Watcher, rows: Rows) -> Any:
+    """The watcher, which sees these rows on each disk."""
+    durable = SimpleNamespace(rows=lambda table, database="": rows.get(table, []))
+    watcher.outside = SimpleNamespace(durable=lambda node: durable)
+    return watcher
+
+
+def frame_of(message: Any) -> Any:
+    (frame,) = LinkReader().feed(pack(message))
+    return frame
+
+
+@pytest.mark.parametrize(("promised", "told", "wrong"), [(64, 64, False), (128, 64, False), (64, 128, True)])
+def test_a_promise_of_joram_is_on_disk_when_it_is_sent(promised: int, told: int, wrong: bool) -> None:
+    watcher = with_rows(SaysWhatIsOnDisk(), {"joram_meta": [(0, 0), (2, promised)]})
+    found = watcher.sent("n1", "n2", frame_of(PrepareReply(told, 0, 0, 0, 0)))
+    assert bool(found) is wrong, found
+
+
+@pytest.mark.parametrize(("last", "acked", "wrong"), [(7, 7, False), (7, 8, True), (0, 5, False), (0, 6, True)])
+def test_an_entry_that_joram_acknowledges_is_on_disk(last: int, acked: int, wrong: bool,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base counts: all entries up to it are in the state."""
+    monkeypatch.setattr(frames, "_ACKS_A_CHECK", 1)
+    rows: Rows = {"joram_meta": [(0, 5), (2, 64)], "joram_log": [(last, 64, b"")] if last else []}
+    found = with_rows(SaysWhatIsOnDisk(), rows).sent("n1", "n2", frame_of(Ack(64, acked, 0.0)))
+    assert bool(found) is wrong, found
+    assert not with_rows(SaysWhatIsOnDisk(), rows).sent("n1", "n2", ["ask", 1, "something", []])
+
+
+def answering(promised: int, epoch: int = 64, counter: int = 2) -> Any:
+    rows: Rows = {"icestorm_meta": [(0, wire.encode([promised, epoch, counter, 0.0]))]}
+    return with_rows(AnswersAsItHas(), rows)
+
+
+def test_a_promise_of_icestorm_is_on_disk_and_new() -> None:
+    watcher = answering(64)
+    watcher.sent("n1", "n2", ["ask", 7, "promise", ["g", 64]])
+    assert not watcher.sent("n2", "n1", ["answer", 7, [0, 0, 0.0]])
+    watcher.sent("n1", "n2", ["ask", 8, "promise", ["g", 64]])
+    assert "has promised it before" in watcher.sent("n2", "n1", ["answer", 8, [0, 0, 0.0]])
+    watcher.sent("n1", "n2", ["ask", 9, "promise", ["g", 128]])
+    assert "its disk holds 64" in watcher.sent("n2", "n1", ["answer", 9, [0, 0, 0.0]])
+    watcher.sent("n1", "n2", ["ask", 10, "promise", ["g", 192]])
+    assert not watcher.sent("n2", "n1", ["answer", 10, None])
+    watcher.disk_lost("n2")
+    watcher.sent("n1", "n2", ["ask", 11, "promise", ["g", 64]])
+    assert not watcher.sent("n2", "n1", ["answer", 11, [0, 0, 0.0]])
+
+
+def test_an_installed_database_of_icestorm_is_on_disk() -> None:
+    watcher = answering(64)
+    for number, (counter, wrong) in enumerate([(2, False), (3, True)]):
+        watcher.sent("n1", "n2", ["ask", number, "install", ["g", 64, [64, counter, 0.0], None]])
+        assert bool(watcher.sent("n2", "n1", ["answer", number, True])) is wrong
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_who_refuses_a_change_is_not_counted_for_it(answer: bool) -> None:
+    watcher = answering(64)
+    watcher.sent("n1", "n2", ["ask", 7, "update", ["g", 64, [64, 2, 0.0], ["create", "t"]]])
+    watcher.sent("n2", "n1", ["answer", 7, answer])
+    now: Any = SimpleNamespace(agreed=Stamp(64, 2))
+    found = watcher.look("n1", SimpleNamespace(members=("n2", "n3")), now, now)
+    assert bool(found) is not answer
+
+
+def icestorm(promised: int, epoch: int, counter: int, agreed: Stamp = NOTHING) -> Any:
+    return SimpleNamespace(promised=promised, stamp=Stamp(epoch, counter), agreed=agreed)
+
+
+def test_a_lost_disk_excuses_its_own_stamps_and_promises_alone() -> None:
+    watcher, no_program = StampsGrow(), cast("Any", None)
+    for node in ("n1", "n2"):
+        assert not watcher.look(node, no_program, icestorm(64, 64, 5), None)
+    watcher.disk_lost("n1")
+    assert not watcher.look("n1", no_program, icestorm(0, 0, 0), None)
+    assert watcher.look("n2", no_program, icestorm(64, 64, 4), None)
+
+
+def test_a_lost_disk_counts_no_longer_for_what_is_agreed() -> None:
+    program: Any = SimpleNamespace(replicas=3)
+    for lost in (False, True):
+        watcher = AgreedIsThere()
+        for node in ("n1", "n2"):
+            watcher.look(node, program, icestorm(64, 64, 5), None)
+        if lost:
+            watcher.disk_lost("n2")
+        before, now = icestorm(64, 64, 5), icestorm(64, 64, 5, Stamp(64, 5))
+        assert bool(watcher.look("n1", program, now, before)) is lost
+
+
+def test_only_epochs_that_a_lost_disk_may_open_again_are_excused() -> None:
+    def program(ident: int, *topics: str) -> Any:
+        held = {name: SimpleNamespace(subscribers={}, links={}) for name in topics}
+        return SimpleNamespace(election=SimpleNamespace(ident=ident), database=SimpleNamespace(topics=held))
+
+    for lost, wrong in ((False, True), (True, False)):
+        watcher = OneDatabaseAStamp()
+        assert not watcher.look("n1", program(1, "a"), icestorm(65, 65, 1), None)
+        if lost:
+            watcher.disk_lost("n1")
+        assert bool(watcher.look("n2", program(2, "b"), icestorm(65, 65, 1), None)) is wrong
+        assert not watcher.look("n1", program(1, "a"), icestorm(129, 129, 1), None)
+        assert watcher.look("n2", program(2, "b"), icestorm(129, 129, 1), None), "a later epoch is not excused"
+
+
+def test_acknowledgements_of_before_a_loss_count_for_those_entries_alone() -> None:
+    def seen(durable: int, leads: int = 0, committed: int = 0) -> Any:
+        return SimpleNamespace(durable=durable, leads=leads, committed=committed)
+
+    program: Any = SimpleNamespace(group=("n1", "n2", "n3"))
+    watcher = CommittedIsDurable()
+    for node in ("n1", "n2"):
+        watcher.look(node, program, seen(5), None)
+    watcher.disk_lost("n2")
+    watcher.look("n2", program, seen(0), None)
+    assert not watcher.look("n1", program, seen(6, 64, 5), seen(6, 64, 4))
+    assert watcher.look("n1", program, seen(6, 64, 6), seen(6, 64, 5))
+
+
+def test_the_layouts_are_those_of_the_frames() -> None:
+    assert frame_of(Ack(1, 2, 3.0)) == struct.pack(">Bqqd", 3, 1, 2, 3.0)
