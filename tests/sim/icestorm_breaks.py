@@ -129,6 +129,11 @@ def _boasts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IceStormDesign, "status", instead)
 
 
+def _unwritten(patch: pytest.MonkeyPatch) -> None:
+    """Who promises an epoch writes that down later."""
+    patch.setattr(TopicDatabase, "promise", lambda self, epoch: setattr(self, "promised", epoch))
+
+
 ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
     "groups-shrink": (_CASE, _never_alone),
     "invites-in-turn": (_CASE, _all_at_once),
@@ -141,6 +146,7 @@ ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = 
     "answers-while-it-leads": (replace(_CASE, nemesis="pause"), _unconfirmed),
     "answers-in-its-group": (_CASE, _answers_anyway),
     "delivers-to-subscribers": (replace(_CASE, workload="topic-dialogue"), _all_kept),
+    "answers-as-it-has": (_CASE, _unwritten),
     "answers-as-it-stands": (_CASE, _hides),
     "tells-its-state": (_CASE, _boasts),
 }

@@ -153,6 +153,15 @@ def status_of_before(patch: Patch) -> None:
     patch.setattr(JoramDesign, "status", lambda self: {**(told := status(self)), "log_last": told["log_last"] + 1})
 
 
+def unwritten(patch: Patch) -> None:
+    """Who promises an epoch writes that down later."""
+    def promise(self: JoramReplica, epoch: int) -> None:
+        self.log.promised = max(self.log.promised, epoch)
+        self.note_promised(epoch)
+
+    patch.setattr(JoramReplica, "promise", promise)
+
+
 JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "one-role": (_group("kill"), unpromised),
     "elected-by-majority": (_group("partition"), anybody_is_enough),
@@ -168,6 +177,7 @@ JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "releases-in-lease": (_group("points", points_kind="pause", points_at="joram.shipped"), lets_all_out),
     "log-is-long-enough": (_group("kill", log_keep="20"), half_of_the_log),
     "status-tells": (_group("kill"), status_of_before),
+    "says-what-is-on-disk": (_group("kill"), unwritten),
 }
 
 

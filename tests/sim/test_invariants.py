@@ -499,7 +499,9 @@ def test_without_a_bug_none_is_broken(case: Case, nemesis: str, tmp_path: Path) 
         made = replace(case, nemesis=nemesis).test(seed)
         system = SYSTEMS.load(case.system)
         rules = {rule.name for rule in system.invariants if rule.claimed(made)}
-        assert set(info["invariants"]) == rules | {rule.name for rule in system.deadlines if rule.claimed(made)}
+        rules |= {rule.name for rule in system.deadlines if rule.claimed(made)}
+        rules |= {wait.name for wait in system.waits if wait.claimed(made.options)}
+        assert set(info["invariants"]) == rules
         assert INVARIANTS in info["guarantees"]
 
 
