@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -115,7 +114,3 @@ class ResultFile:
                 self._ahead = ""
         except OSError as error:
             raise StormproofError(f"{self._path}: can't be written ({error.strerror})") from error
-
-    def all(self, ids: Iterable[str], start: int) -> list[Result]:
-        """Return the results of mutants from a first seed on."""
-        return [self.get(each, start) for each in ids]
