@@ -108,6 +108,13 @@ def _answers_anyway(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "_confirm", instead)
 
 
+def _refuses_some(patch: pytest.MonkeyPatch) -> None:
+    """Every third change is refused; the coordinator, which has a bug, counts that as an agreement."""
+    told = Replication.told_to_update
+    patch.setattr(Replication, "told_to_update", lambda self, peer, group, epoch, stamp, change: (
+        stamp[1] % 3 > 0 and told(self, peer, group, epoch, stamp, change)))
+
+
 def _all_kept(patch: pytest.MonkeyPatch) -> None:
     """What waits for who has left stays."""
     patch.setattr(EventDelivery, "forget_gone", lambda self: None)
@@ -136,6 +143,7 @@ def _unwritten(patch: pytest.MonkeyPatch) -> None:
 
 ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
     "groups-shrink": (_CASE, _never_alone),
+    "agrees-in-order": (_bug("refused-update-counts"), _refuses_some),
     "invites-in-turn": (_CASE, _all_at_once),
     "awaits-who-comes": (_CASE, _first_is_enough),
     "keeps-who-follows": (_CASE, _restless),

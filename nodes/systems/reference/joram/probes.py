@@ -348,6 +348,14 @@ class JoramProbe:
         return self._replica.order
 
     @property
+    def configured(self) -> list[list[Any]]:
+        """The members of the configured group, each with its name and the address for clients. One that is to join
+        another group does not count itself."""
+        replica = self._replica
+        return [[member.name, member.client] for member in replica.configured
+                if member.name != replica.name or not self._options.join]
+
+    @property
     def listeners(self) -> Mapping[str, str]:
         """The client address of each replica of the group, as this node knows them."""
         return {member.name: member.client for member in self._replica.group}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodes.systems.reference.icestorm.rules import data, frames, members, roles
+from nodes.systems.reference.icestorm.rules import data, frames, members, order, roles
 from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
 from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
@@ -93,6 +93,10 @@ INVARIANTS = (
               "change would survive a power loss at that moment; who refuses a change is not counted for it",
               "docs/designs/icestorm.md: each member promises on disk; a change is acknowledged when a majority has it "
               "on disk", frames.AnswersAsItHas, seen=(WIRE, DISK)),
+    Invariant("agrees-in-order", "a database is installed only in the epoch that was promised to its group, and each "
+              "change is sent to, and acknowledged by, only those who have acknowledged the one before",
+              "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator; who does not answer "
+              "leaves the group", order.AgreesInOrder, seen=(WIRE,)),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
               "the document: The subscriber will stop receiving events", data.DeliversToSubscribers),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",

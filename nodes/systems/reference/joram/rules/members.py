@@ -77,8 +77,8 @@ class TellsItsGroup(Watcher):
                 now.base, now.group_index, now.serving):
             return ""
         group = [member for member in program.log.group_at(now.last) if member[-1] is not True]
-        if not group:  # as configured: no entry has changed it
-            return ""
+        if not group:  # no entry has changed it, or none any longer
+            group = program.configured
         names = [member[0] for member in group]
         if list(program.group) != names:
             return f"it goes by a group of {','.join(program.group)}, and that of its log is {_names(group)}"

@@ -195,6 +195,7 @@ DRAWING = Drawing(
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),
         Draw("send_window", (200, 2000), 0.5),
+        Draw("log_keep", (2,), 0.7, {"send_window": 200}),  # so few that a slow peer soon lags behind them
         Draw("spares", (1, 2), 0.5),
         Draw("partitions", ("unspecified",), 0.3),
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
