@@ -19,6 +19,7 @@ from nodes.reference.server.inflight import Work
 from nodes.reference.server.runtime import RealRuntime
 from nodes.reference.server.sessions import Session
 from nodes.systems.reference.probes.broker import BrokerProbe
+from nodes.systems.reference.probes.sessions import of_former
 
 Start = Callable[..., BrokerProcess]
 pytestmark = pytest.mark.requirement("J15")
@@ -207,6 +208,12 @@ async def test_a_connection_that_somebody_waits_for_is_not_abandoned(
     broker.release([Opened(conn, 0), Opened(conn, 0)])
     assert not {"idle-client", "idle-connection", "overtaken"} & set(BrokerProbe(broker).pending())
     assert cast(Any, newer).reasons == ["the connection was taken over"] and not cast(Any, latest).reasons
+    older.opened = newer.opened = latest.opened = True
+    seats, attached = [older, newer, latest], broker.connections.attached
+    assert of_former(seats, attached) == []
+    newer.conn = conn
+    assert of_former(seats, attached) == [conn], "it was taken over"
+    newer.conn = None
     broker.leave(latest)
     assert [name for name, _ in BrokerProbe(broker).pending()["idle-connection"]] == [conn], "now it is"
     await broker.stop()

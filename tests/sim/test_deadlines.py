@@ -26,6 +26,7 @@ from nodes.reference.designs.qpid.primary import Primary
 from nodes.reference.designs.standalone import Standalone
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.destinations import Destinations
+from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import AUTO, Message
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.collocated import CollocatedConnection
@@ -322,6 +323,11 @@ def never_doomed(patch: Patch) -> None:
     patch.setattr(OutputBuffer, "finish", without)
 
 
+def rights_stay(patch: Patch) -> None:
+    """Who has lost a right is not closed."""
+    patch.setattr(StoreEngine, "_withdraw", lambda self, login: setattr(self, "_reduced", None))
+
+
 def lives_on(patch: Patch) -> None:
     """A broker whose store has failed thinks about that for a while."""
     stop = ReferenceBroker.stop
@@ -447,6 +453,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "1"}, deaf_to_silence),
     "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
     "uncut": ("standalone", "dialogue", "packets", {"client_heartbeat": "3", "op_timeout": "6"}, never_doomed),
+    "denied": ("standalone", "security", "kill", {}, rights_stay),
     "failed-store": ("fiorano", "queue", "disk", {"disk_kind": "sync-error"}, lives_on),
     "lingering": ("standalone", "dialogue", "kill", {"client_heartbeat": "3", "op_timeout": "6"}, never_cut_off),
     "uncommitted": ("standalone", "queue", "kill", {}, lazy),
@@ -505,7 +512,7 @@ def test_a_deadline_that_is_missed_ends_the_run(name: str, tmp_path: Path, monke
 
 @pytest.mark.requirement("H17", part=True)
 def test_each_deadline_is_missed_by_something() -> None:
-    elsewhere = {"adoption", "overtaken"}  # above; tests/broker/test_broker_reliable.py
+    elsewhere = {"adoption", "overtaken", "superseded"}  # above; tests/broker/test_broker_reliable.py
     missed = {*LATE, *ICESTORM_LATE, *(each.partition(" ")[0] for each in FIORANO_LATE),
               *(deadline for _, deadline, *_ in (*LATE_BUGS, *SLOW_BUGS))}  # fmt: skip
     declared = {each.name for name in SYSTEMS.names() for each in SYSTEMS.load(name).deadlines}

@@ -38,6 +38,8 @@ from workloads.reference.stomp_client import StompCluster
 GRANT, REVOKE = "grant", "revoke"
 PRODUCE, CONSUME = "produce", "consume"
 DENIED = "access denied"
+_STAYS = 3
+"""One of this number of trials to consume keeps its subscription."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,13 @@ class SecurityClient(ManagedConnection):
         self._sent: dict[str, str] = {}
         """Login -> the destination of its SEND in an open transaction; the commit shows whether the right still
         exists."""
+        self._consumers: dict[str, StompConnection] = {}
+        """Login -> a connection with a subscription that stays, which the broker must end when the right is revoked."""
         self._tried = 0
 
     async def close(self) -> None:
         """Disconnect."""
-        for trial in self._trials.values():
+        for trial in (*self._trials.values(), *self._consumers.values()):
             await trial.close()
         await super().close()
 
@@ -130,7 +134,8 @@ class SecurityClient(ManagedConnection):
         """Try whether a principal may use a right. A failed trial ends as *fail* rather than unknown, since it changed
         nothing."""
         try:
-            trial = await self._trial(login)
+            stays = right == CONSUME and self._tried % _STAYS == 0
+            trial = await (self._consumer(login) if stays else self._trial(login))
             if right == PRODUCE:
                 await self._produce(trial, login, destination)
             else:
@@ -138,7 +143,8 @@ class SecurityClient(ManagedConnection):
                 identity = {"id": str(self._tried)}
                 about = {"destination": destination, "ack": "client-individual", "x-prefetch": "1"}
                 await trial.request("SUBSCRIBE", identity | about, b"", self.op_timeout)
-                await self._leave(trial, identity)
+                if not stays:
+                    await self._leave(trial, identity)
             done = op.ok(DONE)
         except Rejected as error:
             self._sent.pop(login, None)
@@ -181,6 +187,16 @@ class SecurityClient(ManagedConnection):
             await trial.open(self.open_timeout)
             self._trials[login] = trial
         return trial
+
+    async def _consumer(self, login: str) -> StompConnection:
+        """Connect for a subscription that stays; it replaces the login's earlier one."""
+        if (earlier := self._consumers.pop(login, None)) is not None:
+            await earlier.abort()
+        first = in_order(self.addresses, self.place, self.options)
+        found = StompConnection(first, replace(self.settings, login=login, passcode=passcode_of(login)))
+        await found.open(self.open_timeout)
+        self._consumers[login] = found
+        return found
 
     async def _drop(self, login: str) -> None:
         self._sent.pop(login, None)

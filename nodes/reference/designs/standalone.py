@@ -48,6 +48,11 @@ class Standalone:
         """Return the status: a master in a view of one node."""
         return {"role": "master", "serving": True, "epoch": 0, "view": [self.broker.config.node]}
 
+    @property
+    def unwoken(self) -> bool:
+        """Tell whether commands wait, and nothing wakes up who carries them out."""
+        return bool(self.commands) and not self._wake.is_set()
+
     async def _run(self) -> None:
         while True:
             await self._wake.wait()

@@ -90,6 +90,11 @@ class ActiveSide:
         self.commands.append(command)
         self._wake.set()
 
+    @property
+    def unwoken(self) -> bool:
+        """Tell whether commands wait, and nothing wakes up who carries them out."""
+        return bool(self.commands) and not self._wake.is_set()
+
     async def _run(self) -> None:
         while True:
             await self._wake.wait()

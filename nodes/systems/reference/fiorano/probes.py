@@ -51,7 +51,8 @@ class FioranoObserved(NamedTuple):
     - ``stored``: the newest change-set up to which its standby has everything, as far as this server knows.
     - ``confirmed``: epoch and number of the newest change-set that was confirmed to clients.
     - ``channel``: whether there is a channel; ``seeks``: whether it seeks or keeps the lock.
-    - ``untold``: whether its standby has not yet been informed of its newest stamp."""
+    - ``untold``: whether its standby has not yet been informed of its newest stamp.
+    - ``unwoken``: whether commands wait, and nothing wakes up who carries them out."""
 
     state: str
     before: str
@@ -69,6 +70,7 @@ class FioranoObserved(NamedTuple):
     seeks: bool = False
     changes: int = 0
     untold: bool = False
+    unwoken: bool = False
 
 
 class FioranoProbe:
@@ -99,6 +101,7 @@ class FioranoProbe:
             peer.asked if peer is not None else 0, peer is not None,
             isinstance(lock, GatewayLock) and lock.wish is not None, server.changes,
             active is not None and shares and active.told != (stamp.epoch, stamp.counter),
+            active is not None and active.unwoken,
         )
         return self._seen
 

@@ -39,6 +39,10 @@ class BrokerProbe:
             found["idle-client"] = timed
         if connections.overtaken:
             found["overtaken"] = list(connections.overtaken)
+        if shared := sessions.of_former(broker.sessions, connections.attached):
+            found["superseded"] = shared
+        if denied := self.engine.denied():
+            found["denied"] = denied
         if broker.logins:
             found["login"] = list(broker.logins)
         if hasty := sessions.cut_early(broker.silences):

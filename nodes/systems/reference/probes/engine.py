@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from nodes.reference.api import Image
 from nodes.reference.engine.engine import StoreEngine
-from nodes.reference.engine.model import QUEUE_PREFIX
+from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Queue
+from nodes.reference.engine.proxies import is_agent
+from nodes.reference.engine.security import CONSUME
 from nodes.reference.engine.threads import is_collocated, thread_of
+from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.systems.reference.probes.counters import miscounted
 from nodes.systems.reference.probes.images import image, unlike_store
 from nodes.systems.reference.probes.restart import unlike_rebuilt
@@ -50,6 +53,15 @@ class EngineProbe:
         return [(conn, context.settled, context.received) for conn, context in self._engine.state.contexts.items()
                 if context.settled > context.received and context.reliable]
 
+    def denied(self) -> list[tuple[str, str]]:
+        """Return the subscriptions that their logins have no right to, each with its connection."""
+        security = self._engine.security
+        if not security.enabled:
+            return []
+        return [(conn, name) for conn, context in self._engine.state.contexts.items() if not is_agent(conn)
+                for name in (_destination(each.queue) for each in context.subscriptions.values())
+                if not security.permits(context.login, CONSUME, name)]  # fmt: skip
+
     def collocated(self) -> dict[str, tuple[str, int]]:
         """Map each collocated client's thread to its connection and the output number of its oldest unacknowledged
         message.
@@ -83,3 +95,10 @@ class EngineProbe:
     def miscounted(self) -> str:
         """Describe a counter that is wrong or exceeds a limit; empty when all are right."""
         return miscounted(self._engine)
+
+
+def _destination(queue: Queue) -> str:
+    """Return the destination of a subscription to this queue."""
+    if queue.kind == PROXY:
+        return queue.pattern
+    return f"{QUEUE_PREFIX}{queue.name}" if queue.kind == PLAIN else f"{TOPIC_PREFIX}{queue.pattern}"

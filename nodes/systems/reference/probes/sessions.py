@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nodes.reference.server.login import HEART_BEAT_MS
 from nodes.reference.server.output_buffer import OutputBuffer
@@ -84,6 +84,12 @@ def _late(session: Session, now: float) -> list[tuple[str, float, float]]:
     if session.reliable and not session.idled:
         found.append((IDLE_SESSION, read, 0.0))
     return found
+
+
+def of_former(sessions: Iterable[Session], attached: Mapping[str, Session]) -> list[str]:
+    """Return the connections that a session takes for its own although another one has taken them over."""
+    return [session.conn for session in sessions
+            if session.conn is not None and session.opened and attached.get(session.conn, session) is not session]
 
 
 def cut_early(silences: Iterable[tuple[str | None, float, float]]) -> list[str | None]:

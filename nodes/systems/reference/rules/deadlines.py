@@ -15,6 +15,14 @@ _LINGER_SECONDS = 2.0
 
 DEADLINES = (
     Deadline(
+        "denied",
+        {},
+        0.02,
+        "docs/security.md: whose right is withdrawn is closed in that step",
+        requirement="nobody consumes without the right to",
+        momentary=True,
+    ),
+    Deadline(
         "delivery",
         {},
         0.3,
@@ -186,6 +194,14 @@ CONNECTIONS = (
         0.02,
         "docs/stomp.md: whoever asks for a connection last takes it over",
         requirement="no client loses its connection to a client that asked for it earlier",
+        momentary=True,
+    ),
+    Deadline(
+        "superseded",
+        {},
+        0.02,
+        "docs/stomp.md: whoever asks for a connection last takes it over",
+        requirement="a client that has lost its connection to another one no longer has it",
         momentary=True,
     ),
     Deadline(

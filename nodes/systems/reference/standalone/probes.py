@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nodes.reference.api import Pending
 from nodes.reference.designs.standalone import Standalone
 from nodes.systems.reference.probes.broker import BrokerProbe
+
+
+class StandaloneObserved(NamedTuple):
+    """The values that invariants observe. ``unwoken``: whether commands wait, and nothing wakes up who carries them
+    out.
+    """
+
+    unwoken: bool
 
 
 class StandaloneProbe(BrokerProbe):
@@ -14,9 +24,9 @@ class StandaloneProbe(BrokerProbe):
         super().__init__(design.broker)
         self._design = design
 
-    def observed(self) -> tuple[()]:
-        """Return nothing: no invariant observes this design."""
-        return ()
+    def observed(self) -> StandaloneObserved:
+        """Return the broker's state."""
+        return StandaloneObserved(self._design.unwoken)
 
     def pending(self) -> Pending:
         """Return pending work: clients' waits and uncommitted commands, identified by the number of commands done

@@ -7,6 +7,7 @@ from nodes.systems.reference.log_events import EventLine
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
 from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
 from nodes.systems.reference.rules.table import Rules
+from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
 from nodes.systems.reference.standalone.guarantees import GUARANTEES
 from nodes.systems.reference.standalone.rules.draws import DRAWING
 from nodes.systems.reference.system import (
@@ -83,7 +84,8 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=LogEvents(role=role_change),
-    rules=Rules((STORE_HOLDS, COUNTS_ADD_UP), (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
+    rules=Rules((STORE_HOLDS, COUNTS_ADD_UP, WAKES_FOR_WORK), (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING),
+                drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,

@@ -18,6 +18,7 @@ from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.table import Rules
+from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
 from stormproof.contracts.bounds import (
     BYTES,
     FRAMES,
@@ -113,6 +114,7 @@ INVARIANTS = (
               "the page: a lease; gateway/protocol.py: nobody has to wait for the end of a lease that was let go",
               roles.AnswersAsItIs, where=_LOCKED, of=(GATEWAY,)),
     STORE_HOLDS,
+    WAKES_FOR_WORK,
     COUNTS_ADD_UP,
     same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip
