@@ -149,8 +149,9 @@ class Network:
         self._delays: dict[Link, float] = {}
         self._distances = dict(distances or {})
         self.calm = True
-        self.tap: Callable[[Pipe, bytes], None] | None = None
         """Whether no link is cut or has conditions, and no host is without power."""
+        self.tap: Callable[[Pipe, bytes], None] | None = None
+        """Called with all bytes that programs hand to their kernels."""
         self._next_port = FIRST_PORT
         loop.network = self
 
