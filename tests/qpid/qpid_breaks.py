@@ -125,6 +125,28 @@ def anybody_promoted(patch: Patch) -> None:
         name for name in order if name in reports and reports[name].up and not reports[name].eligible])
 
 
+def unsynced(patch: Patch) -> None:
+    """A backup does not sync its disk."""
+    begin = Roles.__init__
+
+    def init(self: Roles, broker: Any, *rest: Any) -> None:
+        begin(self, broker, *rest)
+        broker.database.execute("PRAGMA synchronous=OFF")
+
+    patch.setattr(Roles, "__init__", init)
+
+
+def unsynced_record(patch: Patch) -> None:
+    """A manager does not sync its disk."""
+    begin = RecordStore.__init__
+
+    def init(self: RecordStore, database: Any) -> None:
+        begin(self, database)
+        database.execute("PRAGMA synchronous=OFF")
+
+    patch.setattr(RecordStore, "__init__", init)
+
+
 def role_unwritten(patch: Patch) -> None:
     write = StoreStatus.write
     patch.setattr(StoreStatus, "write", lambda self, **changes: write(
@@ -167,6 +189,9 @@ QPID_BREAKS: dict[str, tuple[Case, Break]] = {
     "notes-grow": (QPID, same_version),
     "confirmed-or-noted": (replace(QPID, settings={"min_ok": "5", "bug": "exclusion-not-noted"}), nothing),
     "noted-are-not-promoted": (QPID, unread_notes),
+    "completed-is-stored": (QPID, unsynced),
+    "primary-on-disk": (QPID, unsynced),
+    "record-on-disk": (QPID, unsynced_record),
     "has-its-time": (QPID, nobody_awaited),
     "ends-when-not-let": (QPID, no_patience),
     "newest-leads": (QPID, same_generation),

@@ -86,3 +86,11 @@ def _value(data: bytes, at: int) -> tuple[Any, int]:
         key, at = _bytes(data, at)
         mapping[key.decode()], at = _value(data, at)
     return mapping, at
+
+
+def decoded(data: bytes) -> Any:
+    """Return the value that an encoding holds; raises ValueError if something follows it."""
+    value, used = _value(data, 0)
+    if used != len(data):
+        raise ValueError(f"{len(data)} bytes hold a value of {used}")
+    return value

@@ -34,6 +34,10 @@ class _Servers(Watcher):
         if (program := self._programs.pop(node, None)) is not None:
             self._left[node] = program.stamp
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the stamp of a repository that the disk has lost."""
+        self._left.pop(node, None)
+
 
 class ServesWithAllConfirmed(Watcher):
     """Tracks the newest change-set that was confirmed to clients, and the last server that began to serve, with its
@@ -44,12 +48,21 @@ class ServesWithAllConfirmed(Watcher):
         self._newest = (0, 0)
         self._by = ""
         self._reign: tuple[int, str, tuple[int, int]] = (0, "", (0, 0))
+        self._stored: dict[str, tuple[int, int]] = {}
+        """The stamp of each server's whole repository."""
+
+    def disk_lost(self, node: str) -> None:
+        """Expect no change-set that only the lost repository had."""
+        self._stored.pop(node, None)
+        self._newest = min(self._newest, max(self._stored.values(), default=(0, 0)))
 
     def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server that begins to serve has all confirmed change-sets, and that its predecessor then
         confirms no change-set that it lacks.
 
         A change-set is identified by its number and the epoch in which it was created."""
+        if now.stamp.whole:
+            self._stored[node] = now.stamp.epoch, now.stamp.counter
         if now.serves and not (before is not None and before.serves):
             stamp = program.began
             mine = (stamp.epoch, stamp.counter)
@@ -126,6 +139,11 @@ class RepositoryStampsGrow(Watcher):
         self._stamps[node] = mine
         return ""
 
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of a repository that the disk has lost."""
+        self._stamps.pop(node, None)
+        self._asked.pop(node, None)
+
 
 class AcknowledgedIsStored(_Servers):
     """Tracks the servers and their stamps."""
@@ -172,10 +190,17 @@ class FenceGrows(Watcher):
 
     def __init__(self) -> None:
         self._last: StorageObserved | None = None
+        self._node = ""
+
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of a fence that the service's disk has lost."""
+        if node == self._node:
+            self._last = None
 
     def look(self, node: str, program: StorageProbe, now: StorageObserved, before: StorageObserved | None) -> str:
         """Check that epochs only grow, each with one holder, and so do its commits, even across restarts."""
         last, self._last = self._last, now
+        self._node = node
         if last is None or now.epoch > last.epoch:
             return ""
         if (now.epoch, now.holder) == (last.epoch, last.holder) and now.applied >= last.applied:

@@ -181,8 +181,11 @@ class AskedOnDisk(Watcher):
     """Stateless check of a server's epochs."""
 
     def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
-        """Check that a server has an epoch on disk before it requests it."""
+        """Check that a server has an epoch on disk before it requests it: in its stamp, and on the disk itself."""
         noted = max(now.stamp.asked, now.stamp.epoch)
+        if before is not None and now.asked > before.asked:
+            rows = self.outside.durable(node).rows("fiorano_repository")
+            noted = min(noted, max((max(epoch, asked) for _, _, epoch, _, _, asked in rows), default=0))
         return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
 
 
@@ -199,6 +202,10 @@ class DisownedStays(Watcher):
         if not now.lock or now.lock > disowned or (before is not None and before.lock == now.lock):
             return ""
         return f"it holds the lock in epoch {now.lock}, and had said that it will use none up to {disowned}"
+
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of what a server has said before its disk forgot that."""
+        self._disowned.pop(node, None)
 
 
 class DisownedAsSaid(Watcher):

@@ -6,17 +6,19 @@ The notes are checked at the time when a primary confirms data, and when a manag
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from nodes.reference.api import Image
 from nodes.reference.designs.qpid.configuration import BINDING, EXCHANGE, QUEUE, REPLICATE
 from nodes.reference.designs.qpid.manager.note import Note
 from nodes.reference.designs.qpid.options import NONE
 from nodes.reference.designs.qpid.states import CATCHUP, PRIMARY, READY
-from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, PRIMARY_STORE
+from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, EMPTY, PRIMARY_STORE
 from nodes.systems.reference.probes.images import difference
 from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
 from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.roles import ClusterWatcher
+from nodes.systems.reference.qpid.rules.wire import completed
 from stormproof.contracts.invariant import Watcher
 
 
@@ -26,6 +28,20 @@ class PrimaryIsDirty(Watcher):
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that the store of a broker that runs as primary is dirty."""
         return f"it is primary, and its store is {now.store}" if now.state == PRIMARY and now.store != DIRTY else ""
+
+
+class PrimaryOnDisk(Watcher):
+    """Stateless check of the disk of a broker that becomes primary."""
+
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
+        """Check that its disk says so: the store is dirty, a primary's, and of its generation."""
+        if now.state != PRIMARY or before is None or before.state == PRIMARY:
+            return ""
+        rows = self.outside.durable(node).rows("qpid_store")
+        there = [(state, role, generation) for _, state, role, generation, _ in rows]
+        if there == [(DIRTY, PRIMARY_STORE, now.generation)]:
+            return ""
+        return f"it is primary of generation {now.generation}, and on its disk is {there or 'nothing'}"
 
 
 class GenerationsGrow(Watcher):
@@ -44,6 +60,10 @@ class GenerationsGrow(Watcher):
             return f"its store was of generation {kept}, and is now of {now.generation}"
         self._generations[node] = now.generation
         return ""
+
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of a store that the disk has lost."""
+        self._generations.pop(node, None)
 
 
 class StoreTells(Watcher):
@@ -74,15 +94,34 @@ class StoreTells(Watcher):
         self._programs.pop(node, None)
 
 
-class CleanAlike(Watcher):
+class DamagedStores(Watcher):
+    """Tracks the nodes whose disks have lost or changed synced data, until their stores were seen empty."""
+
+    def __init__(self) -> None:
+        self._damaged: set[str] = set()
+
+    def damaged(self, node: str, now: QpidObserved) -> bool:
+        """Tell whether a node's store may hold what no broker has written."""
+        if now.store == EMPTY:
+            self._damaged.discard(node)
+        return node in self._damaged
+
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of a store whose disk has lost something, before it is replaced."""
+        self._damaged.add(node)
+
+
+class CleanAlike(DamagedStores):
     """Tracks the content of the first clean store of each identifier."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._images: dict[str, tuple[str, Image]] = {}
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Compare a store when it becomes clean, or a broker is started from it."""
-        if now.store != CLEAN or (before is not None and before.store == CLEAN):
+        damaged = self.damaged(node, now)
+        if now.store != CLEAN or (before is not None and before.store == CLEAN) or damaged:
             return ""
         found = program.clean_image()
         if found is None:
@@ -93,18 +132,19 @@ class CleanAlike(Watcher):
         return f"of the shutdown {uuid}: {wrong}" if wrong else ""
 
 
-class CopiesMatch(Watcher):
+class CopiesMatch(DamagedStores):
     """Tracks the running brokers, and the primary of each generation."""
 
     period = 3.0
 
     def __init__(self) -> None:
+        super().__init__()
         self._programs: dict[str, QpidProbe] = {}
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a ready backup has everything that its primary has: when it becomes ready, and at each group."""
         self._programs[node] = program
-        if now.state != READY or before is None:
+        if self.damaged(node, now) or now.state != READY or before is None:
             return ""
         if now.times_ready > before.times_ready:
             return self.inspect(node, program)
@@ -122,7 +162,8 @@ class CopiesMatch(Watcher):
     def inspect(self, node: str, program: QpidProbe) -> str:
         """Check that a ready backup has the primary's messages at the same positions; later ones may be in flight."""
         now = program.observed()
-        primary = self._primary_of(program, now) if now.state == READY else None
+        sound = now.state == READY and not self.damaged(node, now)
+        primary = self._primary_of(program, now) if sound else None
         if primary is None:
             return ""
         theirs = primary.copies()
@@ -142,6 +183,8 @@ class CopiesMatch(Watcher):
         if primary is None or primary.failed:
             return None
         other = primary.observed()
+        if self.damaged(program.serves_at or "", other):
+            return None
         return primary if (other.state, other.generation) == (PRIMARY, now.generation) else None
 
     def ended(self, node: str) -> None:
@@ -192,7 +235,7 @@ class NotesGrow(ClusterWatcher):
         # A manager that was cut off may learn of several decisions at once, and store a note of one before the next.
         if before is not None and news and not before.term <= now.note.term <= now.term:
             return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
-        if now.note.version and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
+        if now.note.version and not self.forgotten and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
             return f"it has the note {now.note}, which names {says} elsewhere"
         return ""
 
@@ -220,16 +263,22 @@ class ConfirmedOrNoted(ClusterWatcher):
         without it.
         """
         if now.state in (CATCHUP, READY):
-            key = node, now.generation, program.serves_at
-            self._completed[key] = max(now.number, self._completed.get(key, 0))
             return ""
         fresh = before is None or before.state != PRIMARY or before.generation != now.generation
         if now.state != PRIMARY or now.released <= (0 if fresh or before is None else before.released):
             return ""
         return self._lacks(node, now)
 
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Note that a backup has told its primary what it has completed, by the frame on the wire."""
+        number, backup = completed(frame), self.brokers.get(node)
+        if number is not None and backup is not None:
+            key = node, backup.observed().generation, peer
+            self._completed[key] = max(number, self._completed.get(key, 0))
+        return ""
+
     def _lacks(self, node: str, now: QpidObserved) -> str:
-        if not now.term or not now.released:
+        if not now.term or not now.released or self.forgotten:
             return ""
         for name in next((each.members for each in self.managers.values()), ()):
             if name == node or self._completed.get((name, now.generation, node), -1) >= now.released:
@@ -259,6 +308,8 @@ class NotedAreNotPromoted(ClusterWatcher):
                 known: ManagerObserved | None) -> str:
         """Check that a manager that promotes its broker knows all notes that a majority has stored."""
         note = now.note
+        if self.forgotten:
+            return ""
         if known is None or note != known.note:
             self._take(program, note)
         if before is None or now.promoted <= before.promoted or self._stores.get(program.node, DIRTY) != DIRTY:
@@ -283,6 +334,8 @@ class NotedAreNotPromoted(ClusterWatcher):
     def broker(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that no broker is promoted that a majority has noted as lacking data."""
         self._stores[node] = now.store
+        if self.forgotten:
+            return ""
         if now.state == READY and (before is None or before.state != READY or before.generation != now.generation):
             self._ready[node] = max(self._ready.get(node, (0, 0)), self._taken_in(node, program))
         if now.state != PRIMARY or not now.term or (before is not None and before.state == PRIMARY):
@@ -325,9 +378,17 @@ class NewestLeads(Watcher):
 
     def __init__(self) -> None:
         self._newest = 0
+        self._held: dict[str, int] = {}
+
+    def disk_lost(self, node: str) -> None:
+        """Expect no generation that only the lost store has."""
+        if self._held.pop(node, 0) >= self._newest:
+            self._newest = min(self._newest, max(self._held.values(), default=0))
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a new primary's generation is higher than all in which a group was completed."""
+        if now.store == DIRTY:
+            self._held[node] = now.generation
         if now.state != PRIMARY or before is None:
             return ""
         if before.state != PRIMARY and not before.vouched and now.generation <= self._newest:

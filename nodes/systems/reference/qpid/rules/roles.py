@@ -32,7 +32,19 @@ _SLACK = 0.01
 Program = QpidProbe | ManagerProbe
 
 
-class ClusterWatcher(Watcher):
+class AgreementWatcher(Watcher):
+    """A watcher of what managers agree on, until the disk of one of them forgets what it had promised: from then on two
+    majorities may have nobody in common who remembers (docs/designs/qpid.md, Limits)."""
+
+    forgotten = False
+    """Whether a manager's disk has lost what it had synced."""
+
+    def disk_lost(self, node: str) -> None:
+        """Note that a manager may have forgotten its promises."""
+        self.forgotten = True
+
+
+class ClusterWatcher(AgreementWatcher):
     """Tracks the running brokers and managers, and each manager's record at its last check; by node."""
 
     def __init__(self) -> None:
@@ -69,6 +81,11 @@ class ClusterWatcher(Watcher):
         self.brokers.pop(node, None)
         self.managers.pop(self._nodes.get(node, ""), None)
 
+    def disk_lost(self, node: str) -> None:
+        """Forget the record of a manager whose disk has lost it."""
+        super().disk_lost(node)
+        self.records.pop(self._nodes.get(node, ""), None)
+
     def most(self, nodes: Iterable[str]) -> bool:
         """Tell whether these nodes' managers are a majority."""
         needed = next((each.needed for each in self.managers.values()), 0)
@@ -101,7 +118,7 @@ class OneConfirms(EagerWatcher):
         self.eager = len(self._primaries) > 1
 
 
-class OneCoordinatorABallot(Watcher):
+class OneCoordinatorABallot(AgreementWatcher):
     """Tracks the coordinator of each ballot, and the primary chosen by each decision."""
 
     def __init__(self) -> None:
@@ -110,6 +127,8 @@ class OneCoordinatorABallot(Watcher):
 
     def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that the ballot had no other coordinator, and that all accept the same primary of the term."""
+        if self.forgotten:
+            return ""
         if now.leads and (other := self._coordinators.setdefault(now.leads, node)) != node:
             return f"it coordinates in ballot {now.leads}, in which {other} did"
         if now.term and (chosen := self._primaries.setdefault(now.term, now.primary)) != now.primary:
@@ -137,8 +156,29 @@ class RecordsGrow(Watcher):
         self._records[node] = mine
         return ""
 
+    def disk_lost(self, node: str) -> None:
+        """Expect nothing of a record that the disk has lost."""
+        self._records.pop(node, None)
 
-class DecisionsStay(Watcher):
+
+class RecordOnDisk(Watcher):
+    """Stateless check of a manager's disk."""
+
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """Check that what a manager has promised, accepted and done is on its disk when the step has ended."""
+        mine = now.promised, now.ballot, now.term, now.primary, now.promoted, now.finished
+        if before is None or mine == (before.promised, before.ballot, before.term, before.primary, before.promoted,
+                                      before.finished):  # fmt: skip
+            return ""
+        rows = self.outside.durable(node).rows("record")
+        there = [(*row[1:6], row[7]) for row in rows]
+        if there == [mine]:
+            return ""
+        return (f"its record (promised, ballot, term, primary, promoted, finished) is {mine}, and on its disk "
+                f"{there[0] if there else 'nothing'}")
+
+
+class DecisionsStay(AgreementWatcher):
     """Tracks each manager's last accepted decision (ballot, term), and the newest that a majority has accepted."""
 
     def __init__(self) -> None:
@@ -147,6 +187,8 @@ class DecisionsStay(Watcher):
 
     def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that the coordinator of a later ballot has taken over the decision that a majority has accepted."""
+        if self.forgotten:
+            return ""
         ballot, term = self._chosen
         if now.leads > ballot and now.term < term and (before is None or before.leads != now.leads):
             return (f"it coordinates in ballot {now.leads} with the decision of term {now.term}, and most had accepted "
@@ -212,7 +254,7 @@ class ElectedByMost(ClusterWatcher):
         """Check that a new coordinator has the promise of a majority, on disk, and that none of these heard another
         coordinator.
         """
-        if not now.leads or (before is not None and before.leads == now.leads):
+        if not now.leads or (before is not None and before.leads == now.leads) or self.forgotten:
             return ""
         promised = [name for name, record in self.records.items() if record.promised >= now.leads]
         if not self.most(promised):
@@ -261,7 +303,7 @@ class ClearedWhenOver(ClusterWatcher):
         if before is None:
             self._since[program.node] = now.earlier
         term, last = now.cleared, self._cleared
-        if term <= last:
+        if term <= last or self.forgotten:
             return ""
         self._cleared = term
         accepted = [name for name, record in self.records.items() if record.term >= term]

@@ -7,9 +7,9 @@ anything.
 
 from __future__ import annotations
 
-from nodes.reference.designs.qpid.options import BUILTIN, SYNC
+from nodes.reference.designs.qpid.options import ABORT, BUILTIN, SYNC
 from nodes.systems.reference.qpid.manager_probes import MANAGER
-from nodes.systems.reference.qpid.rules import data, roles
+from nodes.systems.reference.qpid.rules import data, roles, wire
 from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
 from nodes.systems.reference.qpid.rules.waits import WAITS
@@ -27,7 +27,7 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
-from stormproof.contracts.invariant import BROKER, Invariant
+from stormproof.contracts.invariant import BROKER, DISK, WIRE, WORD, Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
@@ -40,18 +40,24 @@ _NOTES = ("docs/designs/qpid.md: a primary that goes on without a backup first h
           "managers")  # fmt: skip
 _OWN = "docs/designs/qpid.md: the coordinator keeps the primary that there is"
 
+_CLOCKS = {"clock": "a lease is over, and an answer noted, by each node's own clock, whose rate may differ by a fifth; "
+                    "what clients observe of two primaries still judges"}
+
 INVARIANTS = (
     Invariant("one-primary-confirms", "at any instant at most one primary may confirm and deliver",
               "the document: Failover and Cluster Resource Managers; Gray and Cheriton 1989", roles.OneConfirms,
-              unless=("clock",), where=_MANAGED),
+              excuses=_CLOCKS, where=_MANAGED),
     Invariant("one-coordinator-a-ballot", "in each ballot one manager coordinates, and each term is of one primary",
-              _PAXOS, roles.OneCoordinatorABallot, unless=("disk",), where=_MANAGED,
+              _PAXOS, roles.OneCoordinatorABallot, where=_MANAGED,
               of=(MANAGER,)),
     Invariant("records-grow", "what a manager has promised, accepted and done only grows",
-              _PAXOS, roles.RecordsGrow, unless=("disk",), where=_MANAGED,
+              _PAXOS, roles.RecordsGrow, where=_MANAGED,
               of=(MANAGER,)),
+    Invariant("record-on-disk", "what a manager has promised, accepted and done is on its disk before it counts",
+              "docs/designs/qpid.md: decision, promise and promoted process are on disk before they are announced",
+              roles.RecordOnDisk, where=_MANAGED, of=(MANAGER,), seen=(DISK,)),
     Invariant("decisions-stay", "what most managers have accepted is known to whoever coordinates later",
-              _PAXOS, roles.DecisionsStay, unless=("disk",), where=_MANAGED,
+              _PAXOS, roles.DecisionsStay, where=_MANAGED,
               of=(MANAGER,)),
     Invariant("one-primary-a-term", "in each of the managers' terms at most one broker is primary",
               "Raft paper, Figure 3, Election Safety", roles.OnePrimaryATerm, where=_MANAGED),
@@ -59,14 +65,17 @@ INVARIANTS = (
               "the document: Broker discovery and lifecycle", roles.StatesByDocument, where=_MANAGED),
     Invariant("primary-is-dirty", "the store of a broker that is primary is dirty",
               "the document: Interaction with the store", data.PrimaryIsDirty),
+    Invariant("primary-on-disk", "the disk of a broker that becomes primary says so, with its generation",
+              "the document: Stored status: clean(UUID)/dirty, primary/backup, generation number", data.PrimaryOnDisk,
+              where={"store": (SYNC,)}, seen=(DISK,)),
     Invariant("generations-grow", "the generation in a broker's store only grows, unless that is erased",
-              "Kafka's leader epochs (KIP-101)", data.GenerationsGrow, unless=("disk",),
+              "Kafka's leader epochs (KIP-101)", data.GenerationsGrow,
               where={**_MANAGED, "store": (SYNC,)}),
     Invariant("eligible-has-all", "a broker may be promoted that was ready since it last began to catch up",
               "the document: Broker discovery and lifecycle; requirement Q10", roles.EligibleHasAll,
               where=_HOT),
     Invariant("copies-match", "a backup that is ready has each message of its primary, under the same number",
-              "the document: Replicating browsers", data.CopiesMatch, unless=("disk",),
+              "the document: Replicating browsers", data.CopiesMatch,
               where={**_HOT, "as_documented": ("",)}),
     Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
               "the document: Replicating configuration, qpid.replicate", data.LevelsKept,
@@ -77,31 +86,34 @@ INVARIANTS = (
               "the document: Stored status: clean(UUID)/dirty, primary/backup, generation number", data.StoreTells,
               where={**_HOT, "as_documented": ("",)}),
     Invariant("clean-alike", "stores that are clean with the same identifier hold the same",
-              "the document: after clean shutdown all nodes have equivalent stores", data.CleanAlike, unless=("disk",),
+              "the document: after clean shutdown all nodes have equivalent stores", data.CleanAlike,
               where={"as_documented": ("",), "standby": ("hot",)}),
     Invariant("tells-how-it-stands", "what a person, and a manager, is told of a broker is how it stands",
               "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", roles.BrokerStatusTells),
     Invariant("elected-by-most", "who coordinates has the promises of most managers, on disk, which heard nobody else",
-              _PAXOS, roles.ElectedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+              _PAXOS, roles.ElectedByMost, excuses=_CLOCKS, where=_MANAGED, of=_BOTH),
     Invariant("answers-noted", "a manager remembers when it last backed a primary, also of an earlier term", _LEASES,
               roles.AnswersNoted, where=_MANAGED, of=_BOTH),
     Invariant("cleared-when-over", "a primary may start when most have accepted it and earlier leases are over",
-              _LEASES, roles.ClearedWhenOver, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+              _LEASES, roles.ClearedWhenOver, excuses=_CLOCKS, where=_MANAGED, of=_BOTH),
     Invariant("backed-by-most", "a primary goes on for a lease after most managers backed it, and noted so", _LEASES,
-              roles.BackedByMost, unless=("disk", "clock"), where=_MANAGED, of=_BOTH),
+              roles.BackedByMost, excuses=_CLOCKS, where=_MANAGED, of=_BOTH),
     Invariant("primary-kept", "a primary that is heard is not replaced", _OWN, roles.PrimaryKept, where=_MANAGED,
               of=_BOTH),
     Invariant("at-once", "what managers decide, and that a primary has ended, is told and acted upon at once",
               "manager.py: nobody has to wait for the next heartbeat to know", roles.AtOnce, where=_MANAGED,
               of=(MANAGER,)),
     Invariant("notes-grow", "a manager's note gives way to a later one only, of its term, and says the same everywhere",
-              _NOTES, data.NotesGrow, unless=("disk",), where=_MANAGED, of=_BOTH),
+              _NOTES, data.NotesGrow, where=_MANAGED, of=_BOTH),
     Invariant("confirmed-or-noted", "what is completed is at each backup, or most managers have noted that it is not",
-              _NOTES, data.ConfirmedOrNoted, unless=("disk", "clock"), where={**_HOT, "as_documented": ("",)},
-              of=_BOTH),
+              _NOTES, data.ConfirmedOrNoted, excuses=_CLOCKS, where={**_HOT, "as_documented": ("",)},
+              of=_BOTH, seen=(WIRE, WORD)),
     Invariant("noted-are-not-promoted", "nobody is promoted whom the latest note of most managers names",
               "docs/designs/qpid.md: nobody whom the latest note names is promoted", data.NotedAreNotPromoted,
-              unless=("disk", "clock"), where=_HOT, of=_BOTH),
+              excuses=_CLOCKS, where=_HOT, of=_BOTH),
+    Invariant("completed-is-stored", "what a backup says that it has completed is on its disk",
+              "the document: Replicating browsers; docs/designs/qpid.md: it answers when the group is stored",
+              wire.CompletedIsStored, where={**_HOT, "store": (SYNC,), "store_errors": (ABORT,)}, seen=(WIRE, DISK)),
     Invariant("has-its-time", "nothing is completed without a backup that has its time to catch up still",
               "the document: New backups connecting to primary", data.HasTheirTime,
               where={**_MANAGED, "as_documented": ("",)}),
@@ -109,7 +121,7 @@ INVARIANTS = (
               "docs/designs/qpid.md: a broker that was not let for a lease ends itself", roles.EndsWhenNotLet,
               where=_MANAGED),
     Invariant("newest-leads", "a new primary's generation is behind all in which something was completed",
-              "the document: generation number, incremented by new primary", data.NewestLeads, unless=("disk", "clock"),
+              "the document: generation number, incremented by new primary", data.NewestLeads, excuses=_CLOCKS,
               where={**_HOT, "store": ("sync",)}),
     Invariant("may-lead", "only a broker that is eligible, or of a first start, is promoted",
               "the document: the primary can only be started on nodes where there is a ready backup", roles.MayLead,
