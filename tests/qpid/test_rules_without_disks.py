@@ -38,7 +38,7 @@ def repository(epoch: int) -> FioranoObserved:
 def test_what_a_disk_has_lost_need_not_grow(watcher: type[Watcher], older: Any, newer: Any) -> None:
     rule = watcher()
     for node in ("n1", "n2"):
-        assert not rule.look(node, None, newer, None)
+        assert not rule.look(node, None, newer, older)
     rule.disk_lost("n1")
     assert not rule.look("n1", None, older, None)
     assert rule.look("n2", None, older, None)  # its disk has lost nothing

@@ -125,18 +125,23 @@ class RepositoryStampsGrow(Watcher):
         self._asked: dict[str, int] = {}
 
     def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
-        """Check that stamps and epochs only grow, even across restarts: both are on disk before they count."""
+        """Check that stamps and epochs only grow, even across restarts: both are on disk before they count.
+
+        What a server finds at its start may not be on disk: the kernel still has what a failed sync left there."""
         stamp = now.stamp
         mine = (stamp.epoch, stamp.counter)
         newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)
         if stamp.asked < asked:
             return f"it had asked for the lock up to epoch {asked}, and now up to {stamp.asked}"
-        self._asked[node] = stamp.asked
+        written = before is not None and before.stamp != stamp
+        if written:
+            self._asked[node] = stamp.asked
         if not stamp.whole:
             return ""
         if mine < newest:
             return f"its repository had the stamp {newest}, and now {mine}"
-        self._stamps[node] = mine
+        if written:
+            self._stamps[node] = mine
         return ""
 
     def disk_lost(self, node: str) -> None:

@@ -53,12 +53,14 @@ class GenerationsGrow(Watcher):
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a store's generation never decreases; a generation is in the store before it is reported.
 
-        An administrator may erase and replace a store, and so may the managers after a full stop.
+        An administrator may erase and replace a store, and so may the managers after a full stop. What a broker finds
+        at its start may not be on disk: the kernel still has what a failed sync left there.
         """
         kept = self._generations.get(node, 0)
         if 0 < now.generation < kept:
             return f"its store was of generation {kept}, and is now of {now.generation}"
-        self._generations[node] = now.generation
+        if not now.generation or (before is not None and before.generation != now.generation):
+            self._generations[node] = now.generation
         return ""
 
     def disk_lost(self, node: str) -> None:
@@ -235,7 +237,9 @@ class NotesGrow(ClusterWatcher):
         # A manager that was cut off may learn of several decisions at once, and store a note of one before the next.
         if before is not None and news and not before.term <= now.note.term <= now.term:
             return f"it takes the note {now.note}, and has accepted the primary of term {now.term}"
-        if now.note.version and not self.forgotten and (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
+        if not now.note.version or self.forgotten:
+            return ""
+        if (says := self._says.setdefault(now.note.order, now.note.names)) != now.note.names:
             return f"it has the note {now.note}, which names {says} elsewhere"
         return ""
 

@@ -52,6 +52,7 @@ class ClusterWatcher(AgreementWatcher):
         self.managers: dict[str, ManagerProbe] = {}
         self.records: dict[str, ManagerObserved] = {}
         self._nodes: dict[str, str] = {}
+        self._without: set[str] = set()
 
     def look(self, node: str, program: Program, now: QpidObserved | ManagerObserved,
              before: QpidObserved | ManagerObserved | None) -> str:
@@ -60,6 +61,9 @@ class ClusterWatcher(AgreementWatcher):
             assert isinstance(program, ManagerProbe)
             self._nodes[node] = program.node
             self.managers[program.node] = program
+            if before is None and node in self._without:
+                self._without.discard(node)
+                self.records.pop(program.node, None)
             known = self.records.get(program.node)
             self.records[program.node] = now
             return self.manager(program, now, before if isinstance(before, ManagerObserved) else None, known)
@@ -84,6 +88,7 @@ class ClusterWatcher(AgreementWatcher):
     def disk_lost(self, node: str) -> None:
         """Forget the record of a manager whose disk has lost it."""
         super().disk_lost(node)
+        self._without.add(node)  # its manager may run on, and note what is lost when it is started again
         self.records.pop(self._nodes.get(node, ""), None)
 
     def most(self, nodes: Iterable[str]) -> bool:
@@ -153,7 +158,8 @@ class RecordsGrow(Watcher):
             return f"its record (promised, ballot, term, promoted, finished) was {known}, and is now {mine}"
         if now.ballot > now.promised:
             return f"it has accepted ballot {now.ballot}, and promised {now.promised}"
-        self._records[node] = mine
+        if before is not None:  # at a start, the kernel may still have what a failed sync did not write
+            self._records[node] = mine
         return ""
 
     def disk_lost(self, node: str) -> None:

@@ -59,9 +59,10 @@ class CompletedIsStored(Watcher):
             return ""
         there = {column for row in self.outside.durable(node).rows("messages") for column in row
                  if isinstance(column, bytes)}  # fmt: skip
-        lacking = due - there
-        return f"it says that it has stored group {number}, and on its disk {len(lacking)} messages are not, of which " \
-               f"the first is {sorted(lacking)[0][:40]!r}" if lacking else ""
+        if not (lacking := sorted(due - there)):
+            return ""
+        return (f"it says that it has stored group {number}, and on its disk {len(lacking)} messages are not, as "
+                f"{lacking[0][:40]!r}")
 
     def _send(self, peer: str, group: Any) -> None:
         number, _, events, _ = group
