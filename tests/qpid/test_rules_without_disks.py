@@ -40,6 +40,7 @@ def test_what_a_disk_has_lost_need_not_grow(watcher: type[Watcher], older: Any, 
     for node in ("n1", "n2"):
         assert not rule.look(node, None, newer, older)
     rule.disk_lost("n1")
+    assert not rule.look("n1", None, newer, older)  # it may run on without its files
     assert not rule.look("n1", None, older, None)
     assert rule.look("n2", None, older, None)  # its disk has lost nothing
 

@@ -13,6 +13,7 @@ from nodes.reference.designs.fiorano.states import (
 from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
 from nodes.systems.reference.probes.images import Rows, unlike
 from nodes.systems.reference.probes.storage import StorageObserved, StorageProbe
+from nodes.systems.reference.rules.disks import DiskWatcher
 from stormproof.contracts.invariant import Watcher
 
 
@@ -117,10 +118,11 @@ class ConfirmsInItsEpoch(Watcher):
         return f"it may confirm alone in epoch {now.lock}, and its repository is of epoch {now.stamp.epoch}"
 
 
-class RepositoryStampsGrow(Watcher):
+class RepositoryStampsGrow(DiskWatcher):
     """Tracks the newest stamp of each whole repository, and the highest requested epoch."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._stamps: dict[str, tuple[int, int]] = {}
         self._asked: dict[str, int] = {}
 
@@ -128,6 +130,9 @@ class RepositoryStampsGrow(Watcher):
         """Check that stamps and epochs only grow, even across restarts: both are on disk before they count.
 
         What a server finds at its start may not be on disk: the kernel still has what a failed sync left there."""
+        super().look(node, program, now, before)
+        if self.lacks_files(node):
+            return ""
         stamp = now.stamp
         mine = (stamp.epoch, stamp.counter)
         newest, asked = self._stamps.get(node, mine), self._asked.get(node, 0)
@@ -146,6 +151,7 @@ class RepositoryStampsGrow(Watcher):
 
     def disk_lost(self, node: str) -> None:
         """Expect nothing of a repository that the disk has lost."""
+        super().disk_lost(node)
         self._stamps.pop(node, None)
         self._asked.pop(node, None)
 

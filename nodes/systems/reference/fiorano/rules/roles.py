@@ -16,6 +16,7 @@ from nodes.reference.designs.fiorano.states import (
 )
 from nodes.reference.designs.fiorano.transitions import REACHABLE, REPLICATED, SHARED, View
 from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe, GatewayObserved, GatewayProbe
+from nodes.systems.reference.rules.disks import DiskWatcher
 from stormproof.contracts.invariant import EagerWatcher, Watcher
 
 _CHANGES = {(line.state, line.to) for line in (*REPLICATED, *SHARED)}
@@ -177,14 +178,15 @@ class RemembersWho(Watcher):
         return f"the newest epoch was {last[0]}, of {last[1]}, and is {now.last.epoch}, of {now.last.holder or 'none'}"
 
 
-class AskedOnDisk(Watcher):
+class AskedOnDisk(DiskWatcher):
     """Stateless check of a server's epochs."""
 
     def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
         """Check that a server has an epoch on disk before it requests it: in its stamp, and on the disk itself."""
+        super().look(node, program, now, before)
         noted = max(now.stamp.asked, now.stamp.epoch)
-        if before is not None and now.asked > before.asked:
-            rows = self.outside.durable(node).rows("fiorano_repository")
+        rows = self.rows(node, "fiorano_repository") if before is not None and now.asked > before.asked else None
+        if rows is not None:
             noted = min(noted, max((max(epoch, asked) for _, _, epoch, _, _, asked in rows), default=0))
         return "" if now.asked <= noted else f"it asks for epoch {now.asked}, and on its disk is {noted}"
 

@@ -19,6 +19,7 @@ from nodes.systems.reference.qpid.manager_probes import ManagerObserved, Manager
 from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.roles import ClusterWatcher
 from nodes.systems.reference.qpid.rules.wire import completed
+from nodes.systems.reference.rules.disks import DiskWatcher
 from stormproof.contracts.invariant import Watcher
 
 
@@ -30,24 +31,27 @@ class PrimaryIsDirty(Watcher):
         return f"it is primary, and its store is {now.store}" if now.state == PRIMARY and now.store != DIRTY else ""
 
 
-class PrimaryOnDisk(Watcher):
+class PrimaryOnDisk(DiskWatcher):
     """Stateless check of the disk of a broker that becomes primary."""
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that its disk says so: the store is dirty, a primary's, and of its generation."""
+        super().look(node, program, now, before)
         if now.state != PRIMARY or before is None or before.state == PRIMARY:
             return ""
-        rows = self.outside.durable(node).rows("qpid_store")
+        if (rows := self.rows(node, "qpid_store")) is None:
+            return ""
         there = [(state, role, generation) for _, state, role, generation, _ in rows]
         if there == [(DIRTY, PRIMARY_STORE, now.generation)]:
             return ""
         return f"it is primary of generation {now.generation}, and on its disk is {there or 'nothing'}"
 
 
-class GenerationsGrow(Watcher):
+class GenerationsGrow(DiskWatcher):
     """Tracks the highest generation that each store has held."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._generations: dict[str, int] = {}
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
@@ -56,6 +60,9 @@ class GenerationsGrow(Watcher):
         An administrator may erase and replace a store, and so may the managers after a full stop. What a broker finds
         at its start may not be on disk: the kernel still has what a failed sync left there.
         """
+        super().look(node, program, now, before)
+        if self.lacks_files(node):
+            return ""
         kept = self._generations.get(node, 0)
         if 0 < now.generation < kept:
             return f"its store was of generation {kept}, and is now of {now.generation}"
@@ -65,6 +72,7 @@ class GenerationsGrow(Watcher):
 
     def disk_lost(self, node: str) -> None:
         """Expect nothing of a store that the disk has lost."""
+        super().disk_lost(node)
         self._generations.pop(node, None)
 
 

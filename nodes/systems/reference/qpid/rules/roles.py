@@ -13,6 +13,7 @@ from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, RE
 from nodes.reference.designs.qpid.store_status import DIRTY
 from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
 from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
+from nodes.systems.reference.rules.disks import DiskWatcher
 from stormproof.contracts.invariant import EagerWatcher, Watcher
 
 _CHANGES = {
@@ -141,16 +142,18 @@ class OneCoordinatorABallot(AgreementWatcher):
         return ""
 
 
-class RecordsGrow(Watcher):
+class RecordsGrow(DiskWatcher):
     """Tracks each manager's newest record."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._records: dict[str, tuple[int, ...]] = {}
 
     def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that a record only grows, even across restarts: all of it is on disk before it counts. A term only
         grows within one ballot: the coordinator of the next ballot may not know a term that no majority has accepted.
         """
+        super().look(node, program, now, before)
         mine = now.promised, now.ballot, now.term, now.promoted, now.finished
         known = self._records.get(node, mine)
         terms = [(record[1], record[2]) for record in (mine, known)]
@@ -158,25 +161,28 @@ class RecordsGrow(Watcher):
             return f"its record (promised, ballot, term, promoted, finished) was {known}, and is now {mine}"
         if now.ballot > now.promised:
             return f"it has accepted ballot {now.ballot}, and promised {now.promised}"
-        if before is not None:  # at a start, the kernel may still have what a failed sync did not write
+        if before is not None and not self.lacks_files(node):  # at a start, the kernel may still have what a failed sync did not write
             self._records[node] = mine
         return ""
 
     def disk_lost(self, node: str) -> None:
         """Expect nothing of a record that the disk has lost."""
+        super().disk_lost(node)
         self._records.pop(node, None)
 
 
-class RecordOnDisk(Watcher):
+class RecordOnDisk(DiskWatcher):
     """Stateless check of a manager's disk."""
 
     def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
         """Check that what a manager has promised, accepted and done is on its disk when the step has ended."""
+        super().look(node, program, now, before)
         mine = now.promised, now.ballot, now.term, now.primary, now.promoted, now.finished
         if before is None or mine == (before.promised, before.ballot, before.term, before.primary, before.promoted,
                                       before.finished):  # fmt: skip
             return ""
-        rows = self.outside.durable(node).rows("record")
+        if (rows := self.rows(node, "record")) is None:
+            return ""
         there = [(*row[1:6], row[7]) for row in rows]
         if there == [mine]:
             return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
+from nodes.systems.reference.rules.disks import DiskWatcher
 from nodes.systems.reference.wire_reader import decoded
-from stormproof.contracts.invariant import Watcher
 
 _GROUP, _COMPLETED = 3, 4
 """The first bytes of a group of events, and of a backup's word that it has stored all groups up to a number."""
@@ -32,11 +32,12 @@ def completed(frame: Any) -> int | None:
     return int(_NUMBERS.unpack(frame)[1])
 
 
-class CompletedIsStored(Watcher):
+class CompletedIsStored(DiskWatcher):
     """Tracks the latest messages that each backup was sent and has to keep, by queue and position, and how often it has
     said that it has stored something."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._kept: dict[str, dict[tuple[str, str], Enqueued]] = {}
         self._words: dict[str, int] = {}
 
@@ -55,10 +56,9 @@ class CompletedIsStored(Watcher):
             return ""
         known = self._kept.get(node, {})
         due = {each.body for each in known.values() if each.group <= number and each.body}
-        if not due:
+        if not due or (rows := self.rows(node, "messages")) is None:
             return ""
-        there = {column for row in self.outside.durable(node).rows("messages") for column in row
-                 if isinstance(column, bytes)}  # fmt: skip
+        there = {column for row in rows for column in row if isinstance(column, bytes)}
         if not (lacking := sorted(due - there)):
             return ""
         return (f"it says that it has stored group {number}, and on its disk {len(lacking)} messages are not, as "
