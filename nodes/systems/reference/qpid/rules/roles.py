@@ -161,7 +161,8 @@ class RecordsGrow(DiskWatcher):
             return f"its record (promised, ballot, term, promoted, finished) was {known}, and is now {mine}"
         if now.ballot > now.promised:
             return f"it has accepted ballot {now.ballot}, and promised {now.promised}"
-        if before is not None and not self.lacks_files(node):  # at a start, the kernel may still have what a failed sync did not write
+        # At a start, the kernel may still have what a failed sync did not write.
+        if before is not None and not self.lacks_files(node):
             self._records[node] = mine
         return ""
 
