@@ -111,7 +111,7 @@ class ReferenceBroker:
         self.turns = Turns(self.limits.max_bytes_under_way)
         self.connections = Connections(self)
         self.silences: deque[tuple[str | None, float, float]] = deque(maxlen=20)
-        """Connections of sessions that were ended as silent but were heard recently, which never happens."""
+        """Latest sessions that were ended as silent: connection, limit and silence, both in seconds."""
         self._nobody = asyncio.Event()
         self._nobody.set()
 
