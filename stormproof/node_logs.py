@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class PlacedLine:
     number: int
     time: float | None
     text: str
-    raw: str = ""
+    raw: str = field(default="", compare=False)
     """The whole line, with its time."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from harness.api import plan
 from harness.backends.catalog import BACKENDS
 from harness.nightly.plan_file import read_plan
-from harness.run import settings
+from harness.run import plugins, settings
 from harness.run.cases import Case
 from harness.run.describe import command_line
 from harness.run.settings import convert_options, declared_options, make_test, parse_assignments, with_new_names
@@ -54,9 +55,11 @@ def planned(system: str, workload: str, nemesis: str = "none", **given: Any) -> 
 
 
 @pytest.fixture(autouse=True)
-def told_again() -> None:
-    """Each test hears each line, though a process says it once."""
+def told_again() -> Iterator[None]:
+    """Each test hears each line, though a process says it once; later ones know nothing of its plug-ins."""
     settings._tell_once.cache_clear()
+    yield
+    plugins.forget()
 
 
 def test_no_options_of_what_is_shipped_clash() -> None:

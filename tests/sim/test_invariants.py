@@ -332,6 +332,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "store-holds-all": (replace(TOPIC, settings={**TOPIC.settings, "bug": "shared-stays"}), nothing),
     "counts-add-up": (TOPIC, held_for_ever),
     "same-state": (JORAM, counts_on),
+    "wakes-for-work": (Case("standalone", "dialogue", "kill,packets", None, 14.0, 40.0, {
+        "min_ok": "1", "reliable": "false", "bug": "wake-lost"}), nothing),
     "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),
     "promises-on-disk": (bug("promise-unwritten"), nothing),
     "rests-after-start": (replace(bug("no-rest-after-start"), nemesis="crash,kill"), nothing),

@@ -112,5 +112,6 @@ def test_bounds_that_a_test_says_nothing_about_are_not_claimed(tmp_path: Path) -
     assert claimed("plain") == every
     assert claimed("spares", nodes=4, settings={"spares": 1}) == every - {"serves-with-majority"}
     assert claimed("home", settings={"connect": "home"}) == {"healthy", "keeps-roles"}
-    assert claimed("disk", nemesis="disk") == set()
+    assert claimed("disk", nemesis="disk") == every
+    assert claimed("clock", nemesis="clock") == every
     assert claimed("real", backend="local") == set(), "what a busy machine adds nobody knows"
