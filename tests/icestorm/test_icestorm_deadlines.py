@@ -48,9 +48,10 @@ class Stub:
         pass
 
 
-def lonely(answer: Callable[..., Any] = lambda *_: True) -> tuple[Peers, Stub]:
+def lonely(answer: Callable[..., Any] = lambda *_: True, failed: bool = False) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
-    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
+    runtime = SimpleNamespace(random=random.Random(1), now=lambda: 0.0)
+    broker: Any = SimpleNamespace(config=config, runtime=runtime, store_failed=failed)
     stub: Any = Stub()
     return Peers(broker, IceStormOptions(response_timeout=0.02), answer, lambda *_, **__: stub), stub
 

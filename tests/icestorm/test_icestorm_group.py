@@ -270,13 +270,23 @@ class Stub:
         self.cuts.append(reason)
 
 
-def lonely_peers(answered: list[str]) -> tuple[Peers, Stub]:
+def lonely_peers(answered: list[str], failed: bool = False) -> tuple[Peers, Stub]:
     config = Config("n3", "icestorm", "", peers={"n1": ("", 1), "n2": ("", 2), "n3": ("", 3)})
-    broker: Any = SimpleNamespace(config=config, runtime=SimpleNamespace(random=random.Random(1), now=lambda: 0.0))
+    runtime = SimpleNamespace(random=random.Random(1), now=lambda: 0.0)
+    broker: Any = SimpleNamespace(config=config, runtime=runtime, store_failed=failed)
     stub: Any = Stub()
     peers = Peers(broker, IceStormOptions(), lambda peer, question, arguments: answered.append(question),
                   lambda *_, **__: stub)
     return peers, stub
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_replica_whose_store_has_failed_answers_nothing(failed: bool) -> None:
+    """Its memory may be ahead of its disk: a peer would count on what a restart does not find."""
+    answered: list[str] = []
+    peers, _ = lonely_peers(answered, failed)
+    peers.frames("n1", [["ask", 1, "promised", []]])
+    assert answered == ["promised"] * (not failed)
 
 
 @pytest.mark.parametrize("frame", MALFORMED)

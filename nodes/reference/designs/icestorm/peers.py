@@ -105,6 +105,7 @@ class Peers:
         self._timeout = options.response_timeout
         self._number = 0
         self._runtime = broker.runtime
+        self._broker = broker
         self._waiting: dict[str, dict[int, asyncio.Future[Any]]] = {name: {} for name in self.names}
         self.open_questions: dict[int, _Asked] = {}
         self._round = 0
@@ -233,7 +234,12 @@ class Peers:
                 future.set_result(_BROKEN)
 
     def frames(self, peer: str, frames: Sequence[Any]) -> None:
-        """Answer questions at once, and pass answers to the tasks that wait for them."""
+        """Answer questions at once, and pass answers to the tasks that wait for them.
+
+        A replica whose store has failed neither answers nor listens: its memory may be ahead of its disk.
+        """
+        if self._broker.store_failed:
+            return
         for frame in frames:
             match frame:
                 case [str(word), int(number), str(question), list(arguments)] if word == _ASK:
@@ -248,6 +254,8 @@ class Peers:
                     raise LinkError("neither question nor answer")
 
     def _reply(self, peer: str, number: int, answer: Any) -> None:
+        if self._broker.store_failed:
+            return
         if not isinstance(answer, asyncio.Future):
             self._links.send(peer, encode_frame([_ANSWER, number, answer]))
             return
