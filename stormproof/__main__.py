@@ -35,7 +35,7 @@ def main() -> NoReturn:
     except Exception as error:
         # Python would end with status 1, which reads as "invalid".
         why = f"its modules can't be loaded ({type(error).__name__}: {' '.join(str(error).split())}); install it again"
-        if isinstance(error, (MemoryError, SystemError)):  # an import without memory ends as a SystemError
+        if isinstance(error, MemoryError) or "without exception set" in str(error):  # so an import without memory ends
             why = "there is too little memory"
         print(f"stormproof: {why}", file=sys.stderr)
         sys.exit(EXIT_ERROR)

@@ -14,12 +14,12 @@ from harness.reference.sim_runtime import REFUSED, SimRuntime
 from harness.sim.clock import EPOCH
 from harness.sim.disk import SimDisk
 from harness.sim.explorer import Explorer
+from harness.sim.external_view import WireTap
 from harness.sim.invariants import Observer
 from harness.sim.loop import SimLoop
 from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
 from harness.sim.node import CalmClock, SimNode, tells_time
-from harness.sim.outside import WireTap
 from harness.sim.points import SimPoints
 from harness.sim.process import SimProcess
 from nodes.systems.catalog import SYSTEMS

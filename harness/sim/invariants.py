@@ -10,7 +10,7 @@ from harness.sim.deadlines import PERIOD, Deadlines
 from harness.sim.disk import SimDisk
 from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
-from harness.sim.outside import Outside, WireTap
+from harness.sim.external_view import Outside, WireTap
 from harness.sim.process import SimProcess
 from harness.sim.waits import Waits
 from stormproof.contracts.deadline import Deadline

@@ -5,7 +5,15 @@ from __future__ import annotations
 from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.log_events import EventLine
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
-from nodes.systems.reference.rules.deadlines import CALLED, CALLS, CONNECTIONS, DEADLINES, NETWORKS, REACTIONS
+from nodes.systems.reference.rules.deadlines import (
+    CALLED,
+    CALLS,
+    CONNECTIONS,
+    DEADLINES,
+    NETWORKS,
+    REACTIONS,
+    WRONG_CLOCK,
+)
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
 from nodes.systems.reference.standalone.guarantees import GUARANTEES
@@ -65,7 +73,8 @@ FORWARDING = Deadline(
     11,
     "HA Joram, 4.2.1: a message for another server is kept, and sent, until it is there; four times the broker's own "
     "network_timeout, 2 s",
-    ("disk", "clock"),
+    excuses={**WRONG_CLOCK, "disk": "one run of forty took longer, for a reason not examined yet: `lost` and `depth` judge "
+                                    "what arrives in the end"},
     requirement="a message for another server is acknowledged by that server within {}",
     calm=True,
 )

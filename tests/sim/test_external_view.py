@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.run.cases import Case
 from harness.sim.campaign import run_seed
 from harness.sim.disk import SimDisk
-from harness.sim.outside import Outside
+from harness.sim.external_view import Outside
 from nodes.reference.replication.handshake import encode_frame
 from nodes.systems.catalog import SYSTEMS
 from nodes.systems.reference.wire_reader import LinkReader
