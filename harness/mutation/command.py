@@ -111,6 +111,8 @@ def _list(order: Order, system: str, tell: Callable[[str], None]) -> MutantList:
     """Return the system's list; draw and write it first if it is absent."""
     path = list_file(order.lists, system, order.seed)
     if not path.exists():
+        if order.only:
+            raise UsageError(f"{path}: no such list, so no ids of mutants: draw it with --list-only")
         tell(f"{path}: drawing {amount(order.number, 'mutant')} of {system}")
         drawn = make_list(system, order.number, order.seed)
         try:

@@ -236,6 +236,8 @@ class _Finder:
     def _if(self, node: ast.If) -> None:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return
+        if all(_is_unseen(statement) for statement in node.body + node.orelse):
+            return
         self._condition(SWAP_BRANCHES if node.orelse else NEGATE_CONDITION, node.test)
         self._block(node.body + node.orelse)
 
@@ -302,6 +304,8 @@ class _Finder:
                 self._compare(node)
             case ast.BoolOp():
                 self._bool(node)
+                return
+            case ast.IfExp() if _is_sentence(node.body) and _is_sentence(node.orelse):
                 return
             case ast.IfExp():
                 self._condition(SWAP_BRANCHES, node.test)
@@ -382,6 +386,21 @@ def _textual(node: ast.expr) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str | bytes)
     return isinstance(node, ast.JoinedStr | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.ListComp | ast.GeneratorExp)
+
+
+def _is_sentence(node: ast.expr) -> bool:
+    """Return whether the expression is a text for people: one with a space."""
+    if isinstance(node, ast.JoinedStr):
+        return any(_is_sentence(piece) for piece in node.values)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+
+
+def _is_unseen(node: ast.stmt) -> bool:
+    """Return whether a statement changes only what observers or people read."""
+    if isinstance(node, ast.Assign):
+        return _is_sentence(node.value)
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(node, ast.Pass) or (isinstance(value, ast.Call) and _observes(value))
 
 
 def _called(call: ast.Call) -> str:

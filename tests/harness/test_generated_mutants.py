@@ -105,6 +105,8 @@ def test_each_operator_changes_what_its_rule_says() -> None:
     b"class P(Protocol):\n    n: int = 3\n",
     b"def f(self) -> Literal[3]: ...\n",
     b"def __repr__(self):\n    return self.a < self.b\n",
+    b"def f(self):\n    if self.n < 3:\n        self.log('full')\n        why = f'more than {3} times'\n",
+    b"def f(self):\n    why = 'too many' if self.n < 3 else f'not {self.n}'\n",
 ])  # fmt: skip
 def test_what_only_observers_read_has_no_mutations(source: bytes) -> None:
     assert changes(source) == {}
@@ -329,6 +331,7 @@ def test_outcomes_and_the_measure() -> None:
     (["--generated", "1"], {"joram-1.json": "[]"}, "joram-1.json: not a list of generated mutants"),
     (["--generated", "2"], {}, "has 1 mutant: draw another list"),
     (["--generated", "1", "nothing"], {}, "no such mutant in the list of joram: nothing"),
+    (["--generated", "1", "--system", "qpid", "1234abcd"], {}, "qpid-1.json: no such list, so no ids of mutants"),
     (["--generated", "1", "--page", "absent/page.md"], {}, "no such folder"),
     (["--generated", "1"], {"equivalent.toml": "["}, "equivalent.toml: can't be read"),
     (["--generated", "1"], {"equivalent.toml": '[a]\nplace = "p"\nreason = "r"\nagreed = " "\n'},
