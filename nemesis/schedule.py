@@ -28,7 +28,8 @@ LENGTHS = Option("fault_lengths", "", "durations of faults in seconds, joined by
 GAP = Option("fault_gap", 0.0, "shortest time between faults in seconds (up to half longer); 0: half of fault_duration")
 INDEPENDENT, NESTED = "independent", "nested"
 ORDER = Option("fault_order", INDEPENDENT, "times of faults of different conflict groups: independent, or "
-               "nested: one to three of them during, at the end of or soon after another fault", (INDEPENDENT, NESTED))
+               "nested: one to three of them during, at the beginning or end of, or soon after another fault",
+               (INDEPENDENT, NESTED))
 QUIET_BEFORE = Option("quiet_before", 0.15, "share of the time limit without faults at the beginning")
 QUIET_AFTER = Option("quiet_after", 0.2, "share of the time limit without faults at the end, except for late ones")
 EXPLICIT = Option(SCHEDULE, "", f"explicit faults instead of drawn ones: {FORM}, space-separated")
@@ -42,8 +43,9 @@ OUTER = (1.0, 1.0, 2.0, 4.0)
 """Lengths of the fault around which others are nested, as multiples of a drawn length."""
 INNER = (1, 1, 2, 3)
 """Numbers of faults nested in another."""
-AT_THE_END, AFTER = (-0.5, 0.05), (0.0, 1.0)
-"""The seconds, from a fault's end, in which a nested fault begins that is meant for its end, or for the time after."""
+AT_THE_BEGINNING, AT_THE_END, AFTER = (0.0, 1.0), (-0.5, 0.05), (0.0, 1.0)
+"""The seconds in which a nested fault begins: after the outer fault's begin, before others notice that; around its end;
+and after its end."""
 ON_TIME = 50_000_000
 """The maximum lateness in nanoseconds of a fault that still counts as on time."""
 
@@ -372,10 +374,9 @@ def _draw_nested(test: Test, families: Sequence[Fault]) -> list[ExplicitFault]:
         others = [name for name in had if group_of[name] != group_of[outer]]
         for _ in range(rng.choice(INNER)):
             inner = min(others, key=lambda name: (had[name], rng.random()))
-            start, luck = rng.uniform(time, over), rng.random()
-            if luck < 0.5:
-                start = over + rng.uniform(*(AT_THE_END if luck < 0.25 else AFTER))
-            start = max(start, time, free.get(group_of[inner], 0.0))
+            during = (0.0, over - time)
+            begin_of, within = rng.choice(((time, during), (time, AT_THE_BEGINNING), (over, AT_THE_END), (over, AFTER)))
+            start = max(begin_of + rng.uniform(*within), time, free.get(group_of[inner], 0.0))
             free[group_of[inner]] = start + rng.choice(lengths)
             begin(inner, start, free[group_of[inner]] - start)
         end = max(fault.end for fault in begun)
