@@ -111,7 +111,7 @@ class PauseFault(Fault):
     kinds = KINDS
     named_kinds = (ONE,)
     overlaps = True
-    draws = (Draw("pause_kind", ("master", "random"), 0.4),)
+    draws = (Draw("pause_kind", ("master", "master", "random"), 0.5),)
     options = process_options("pause")
 
     def expects_replica(self, kind: str) -> bool:
@@ -159,7 +159,7 @@ class KillFault(Fault):
     kinds = KINDS
     named_kinds = (ONE,)
     overlaps = True
-    draws = (Draw("kill_kind", ("master", "random"), 0.4),)
+    draws = (Draw("kill_kind", ("master", "master", "random"), 0.5),)
     options = process_options("kill")
 
     def expects_replica(self, kind: str) -> bool:
