@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ import pytest
 from harness.run.cases import Case
 from nodes.reference.api import Admission, Broker
 from nodes.reference.designs.joram import election
-from nodes.reference.designs.joram.decisions import Voter, committed_index, refusal
+from nodes.reference.designs.joram.decisions import (
+    Voter,
+    committed_index,
+    judge_claim,
+    make_epoch,
+    refusal,
+    round_of,
+)
 from nodes.reference.designs.joram.design import JoramDesign
 from nodes.reference.designs.joram.election import Election
 from nodes.reference.designs.joram.leader import Leader
@@ -162,6 +170,36 @@ def unwritten(patch: Patch) -> None:
     patch.setattr(JoramReplica, "promise", promise)
 
 
+def in_one_step(patch: Patch) -> None:
+    """A state that is to be sent in two steps is sent held back."""
+    patch.setattr("nodes.reference.replication.replicator.TWO_STEP", "held-back")
+
+
+def old_claims_ignored(patch: Patch) -> None:
+    """Whoever claims to be master of an older epoch gets no answer."""
+    def judged(*of: Any) -> str:
+        verdict = judge_claim(*of)
+        return "ignore" if verdict == "reject" else verdict
+
+    patch.setattr("nodes.reference.designs.joram.design.judge_claim", judged)
+
+
+def deaf_to_promises(patch: Patch) -> None:
+    """A candidate knows no newer epoch than the one that it has promised itself."""
+    patch.setattr(JoramReplica, "next_epoch", lambda self: make_epoch(round_of(self.log.promised) + 1, self.rank))
+
+
+def added_in_words(patch: Patch) -> None:
+    """A master says that it adds a replica, and does not."""
+    patch.setattr(Leader, "add_replica", lambda self, member: None)
+
+
+def one_is_enough(patch: Patch) -> None:
+    """A master commits what it has itself."""
+    patch.setattr("nodes.reference.designs.joram.leader.committed_index",
+                  lambda acked, *_: max(acked.values(), default=0))
+
+
 JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "one-role": (_group("kill"), unpromised),
     "elected-by-majority": (_group("partition"), anybody_is_enough),
@@ -178,6 +216,11 @@ JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
     "log-is-long-enough": (_group("kill", log_keep="20"), half_of_the_log),
     "status-tells": (_group("kill"), status_of_before),
     "says-what-is-on-disk": (_group("kill"), unwritten),
+    "states-as-set": (_group("kill", log_keep="5", transfer_chunk="24"), in_one_step),
+    "old-claims-are-rejected": (_group("partition,pause,kill"), old_claims_ignored),
+    "asks-for-newer-epoch": (_group("partition,pause,kill"), deaf_to_promises),
+    "added-is-listed": (replace(_group("membership", spares="1"), nodes=4), added_in_words),
+    "view-has-it": (_group("kill", partitions="unspecified", ack="majority"), one_is_enough),
 }
 
 
@@ -289,11 +332,17 @@ def not_introduced(patch: Patch) -> None:
     later(patch, JoramDesign, "link_up", lambda self, peer: None)
 
 
+def never_decided(patch: Patch) -> None:
+    """A replica that follows a master keeps the beginning of its turn."""
+    patch.setattr(Election, "decided", Election.cancel)
+
+
 _HALF = {"detection_timeout": "0.5", "fault_duration": "1.5", "fault_gap": "0.3"}
 JORAM_LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "enough": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, never_enough),
     "first-stands": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, behind_others),
     "asks-again": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, asks_rarely),
+    "stale-candidacy": ("joram", "queue", "kill", {**_HALF, "kill_kind": "master"}, never_decided),
     "without-lease": ("joram", "queue", "partition", _HALF, stays_master),
     "silent-member": ("joram", "queue", "pause", _HALF, no_suspicion),
     "unsent": ("joram", "queue", "kill", {**_HALF, "send_window": "200"}, one_window_of_entries),

@@ -16,8 +16,9 @@ from harness.sim.campaign import run_seed
 from harness.sim.disk import SimDisk
 from harness.sim.external_view import Outside
 from nodes.reference.replication.handshake import encode_frame
+from nodes.reference.server.frames import receipt
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.reference.wire_reader import LinkReader
+from nodes.systems.reference.wire_reader import Added, LinkReader
 from stormproof.contracts.backend import DiskFault
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -40,6 +41,13 @@ def test_the_reader_reads_what_the_broker_writes(values: list[Any], pieces: list
 def test_a_client_sends_no_frames(first: bytes) -> None:
     reader = LinkReader()
     assert [*reader.feed(first), *reader.feed(encode_frame(["ack", 1]))] == []
+
+
+def test_what_an_administrator_is_told_is_read() -> None:
+    reader = LinkReader()
+    assert reader.feed(b"CONNECTED\nversion:1.2\n\n\0") == []
+    assert reader.feed(receipt("add n4")) == [Added("n4")]
+    assert reader.feed(receipt("request")) == []
 
 
 def disk_with(*values: int) -> SimDisk:

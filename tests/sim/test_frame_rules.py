@@ -11,14 +11,14 @@ import pytest
 
 from nodes.reference import wire
 from nodes.reference.designs.icestorm.decisions import Stamp
-from nodes.reference.designs.joram.messages import PrepareReply, pack
-from nodes.reference.replication.messages import Ack
+from nodes.reference.designs.joram.messages import PrepareReply, PreVoteRequest, Reject, pack
+from nodes.reference.replication.messages import Ack, Append, LogPosition, StateBegin, StateEnd
 from nodes.systems.reference.icestorm.rules.data import AgreedIsThere, OneDatabaseAStamp, StampsGrow
 from nodes.systems.reference.icestorm.rules.frames import AnswersAsItHas
 from nodes.systems.reference.joram.rules import frames
 from nodes.systems.reference.joram.rules.data import CommittedIsDurable
 from nodes.systems.reference.joram.rules.frames import SaysWhatIsOnDisk
-from nodes.systems.reference.wire_reader import LinkReader
+from nodes.systems.reference.wire_reader import Added, LinkReader
 from stormproof.contracts.invariant import Watcher
 
 NOTHING = Stamp(0, 0)
@@ -53,6 +53,84 @@ def test_an_entry_that_joram_acknowledges_is_on_disk(last: int, acked: int, wron
     found = with_rows(SaysWhatIsOnDisk(), rows).sent("n1", "n2", frame_of(Ack(64, acked, 0.0)))
     assert bool(found) is wrong, found
     assert not with_rows(SaysWhatIsOnDisk(), rows).sent("n1", "n2", ["ask", 1, "something", []])
+
+
+class Sender:
+    """What the rules about messages ask of a replica of joram."""
+
+    failed = False
+    leads_in = 64
+    group = ("n1", "n2")
+    transfer_form = "two-step"
+    step = 7
+
+    def __init__(self) -> None:
+        self.log = SimpleNamespace(promised=64)
+        self.beats: dict[str, tuple[float, int]] = {}
+
+    def claims(self) -> dict[str, tuple[float, int]]:
+        return dict(self.beats)
+
+    def promises_heard(self) -> dict[str, int]:
+        return {"n2": 128}
+
+    def status(self) -> dict[str, Any]:
+        return {"learners": ["n3"]}
+
+
+def test_a_state_of_joram_is_sent_in_the_form_that_is_set() -> None:
+    sender, entries = Sender(), Append(64, 7, 64, 7, 0.0, [[64, b"Cx"]])
+    watcher = cast("Any", frames.StatesAsSet())
+    watcher.look("n1", sender, None, None)
+    assert not watcher.sent("n1", "n2", frame_of(StateBegin(64)))
+    assert not watcher.sent("n1", "n3", frame_of(entries)), "that one gets no state"
+    assert not watcher.sent("n1", "n2", frame_of(entries._replace(entries=[])))
+    assert "before the end of the state" in watcher.sent("n1", "n2", frame_of(entries))
+    assert not watcher.sent("n1", "n2", frame_of(StateEnd(64, 9, 64, [], [], 3)))
+    assert not watcher.sent("n1", "n2", frame_of(entries))
+    sender.transfer_form = "held-back"
+    watcher.sent("n1", "n2", frame_of(StateBegin(64)))
+    assert not watcher.sent("n1", "n2", frame_of(entries))
+    assert "it began to send that at entry 7" in watcher.sent("n1", "n2", frame_of(StateEnd(64, 9, 64, [], [], 3)))
+    watcher.sent("n1", "n2", frame_of(StateBegin(64)))
+    assert not watcher.sent("n1", "n2", frame_of(StateEnd(64, 7, 64, [], [], 3)))
+
+
+def test_a_state_of_joram_that_is_broken_off_does_not_count() -> None:
+    watcher, position = cast("Any", frames.StatesAsSet()), frame_of(LogPosition(64, 64, 7, 64, 7))
+    watcher.look("n1", Sender(), None, None)
+    watcher.sent("n1", "n2", frame_of(StateBegin(64)))
+    watcher.sent("n2", "n1", position)
+    assert not watcher.sent("n1", "n2", frame_of(Append(64, 7, 64, 7, 0.0, [[64, b"Cx"]])))
+
+
+def test_who_claims_an_old_epoch_of_joram_is_told() -> None:
+    sender, watcher = Sender(), cast("Any", frames.OldClaimsAreRejected())
+    sender.beats = {"n2": (0.5, 0), "n3": (0.5, 64)}
+    assert not watcher.inspect("n1", sender)
+    sender.beats["n2"] = 0.6, 1
+    assert "n2 claims to be master in epoch 0" in watcher.inspect("n1", sender)
+    assert not watcher.inspect("n1", sender), "it was heard before"
+    sender.beats["n2"] = 0.7, 1
+    watcher.sent("n1", "n2", frame_of(Reject(64)))
+    assert not watcher.inspect("n1", sender)
+    sender.log.promised, sender.beats["n2"] = 128, (0.8, 64)
+    assert not watcher.inspect("n1", sender), "it may have promised that later"
+
+
+def test_a_candidate_of_joram_asks_for_an_epoch_that_is_newer_than_it_was_told() -> None:
+    watcher = cast("Any", frames.AsksForNewerEpoch())
+    watcher.look("n1", Sender(), None, None)
+    assert not watcher.sent("n1", "n3", frame_of(PreVoteRequest(129, False)))
+    assert "n2 has told it of 2" in watcher.sent("n1", "n3", frame_of(PreVoteRequest(127, False)))
+    assert not watcher.sent("n1", "n3", b"\5" * 32), "the proof of a handshake"
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("n2", False), ("n3", False), ("n4", True)])
+def test_a_replica_of_joram_that_is_added_is_listed(name: str, wrong: bool) -> None:
+    watcher = cast("Any", frames.AddedIsListed())
+    watcher.look("n1", Sender(), None, None)
+    assert bool(watcher.sent("n1", "m1", Added(name))) is wrong
 
 
 def answering(promised: int, epoch: int = 64, counter: int = 2) -> Any:

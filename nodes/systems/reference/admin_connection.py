@@ -58,7 +58,7 @@ class AdminConnection:
             ProtocolError: it refused; the text says why.
         """
         body = json.dumps({"name": name, "link": list(link), "client": client}).encode()
-        await self._ask(Frame("SEND", {"destination": ADD_REPLICA, "receipt": "add"}, body), "RECEIPT", timeout)
+        await self._ask(Frame("SEND", {"destination": ADD_REPLICA, "receipt": f"add {name}"}, body), "RECEIPT", timeout)
 
     async def design(self, request: Mapping[str, Any], timeout: float) -> Any:
         """Return the answer of the node's design to a JSON request; raises as ``status`` does."""

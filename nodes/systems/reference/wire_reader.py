@@ -5,16 +5,23 @@ value. It shares no code with the broker, whose encoder it would otherwise have 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 _HEAD = struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
+_ADDED = b"RECEIPT\nreceipt-id:add "
+
+
+class Added(NamedTuple):
+    """The receipt by which a broker confirms to an administrator that a node is added to its group."""
+
+    name: str
 
 
 class LinkReader:
     """Reads one direction of a connection. That of a client, whose first byte is a letter or a line feed, has no
-    frames."""
+    frames; of an administrator's, ``Added`` is read."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -23,7 +30,7 @@ class LinkReader:
     def feed(self, data: bytes) -> list[Any]:
         """Return the values of the frames that these bytes complete."""
         if self._foreign:
-            return []
+            return _of_administrator(data)
         rest = self._rest + data
         if rest[0]:
             self._foreign = True  # no frame is as long as that
@@ -41,6 +48,10 @@ class LinkReader:
             at = end
         self._rest = rest[at:]
         return found
+
+
+def _of_administrator(data: bytes) -> list[Any]:
+    return [Added(data[len(_ADDED) : data.index(b"\n", len(_ADDED))].decode())] if data.startswith(_ADDED) else []
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

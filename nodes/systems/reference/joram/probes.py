@@ -127,6 +127,8 @@ class JoramProbe:
             master = design.live_master()
             found["silent-peer"] = [each for each in heard if each[0] != master]
             found["silent-master"] = [each for each in heard if each[0] == master]
+            if master is not None and self._would_stand():
+                found["stale-candidacy"] = [""]
             if self._is_uninformed():
                 found["uninformed"] = [replica.committed]
             return found
@@ -144,6 +146,12 @@ class JoramProbe:
         if election.phase == IDLE and failed_at is not None and (turn := self._turn()) is not None and turn[0] == 0:
             return {"asks-again": [failed_at]}
         return {}
+
+    def _would_stand(self) -> bool:
+        """Tell whether something is left of a candidacy, or of a vote."""
+        election, now = self._election, self._replica.now()
+        return (election.phase != IDLE or election.ready_at is not None
+                or max(election.retry_at, election.favoured_until) > now)
 
     def _of_group(self, leader: Leader) -> dict[str, Collection[Hashable]]:
         """Return pending work of the group, as far as its master sees it."""
@@ -325,6 +333,26 @@ class JoramProbe:
         """The number of replicas that are being sent the whole state."""
         leader = self._design.leader
         return sum(not each.in_step for each in leader.replicators.values()) if leader is not None else 0
+
+    @property
+    def transfer_form(self) -> str:
+        """The configured form of a transfer of the whole state."""
+        return self._options.transfer
+
+    @property
+    def needed(self) -> int:
+        """The number of members of this master's view whose acknowledgements commit an entry, as configured."""
+        members = len(self.members)
+        return members if self._options.ack == "all" else majority(members)
+
+    def claims(self) -> dict[str, tuple[float, int]]:
+        """Return the newest heartbeat of each peer: the time at which it was sent, by the peer's clock, and the epoch
+        in which the peer claims to be master, or 0."""
+        return {peer: (beat.sent, beat.claim) for peer, beat in self._design.reports().items()}
+
+    def promises_heard(self) -> dict[str, int]:
+        """Return the promise in the newest heartbeat of each peer."""
+        return {peer: beat.promised for peer, beat in self._design.reports().items()}
 
     @property
     def acknowledged(self) -> Mapping[str, int]:

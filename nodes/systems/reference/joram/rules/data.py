@@ -280,6 +280,35 @@ class AllHaveIt(Watcher):
         return index <= max(self._durable.get(name, 0), self._before.get(name, 0))
 
 
+class ViewHasIt(Watcher):
+    """Tracks the most entries that each replica has ever had on disk: with ``partitions=unspecified`` its log may get
+    shorter when it takes over another side's state."""
+
+    fields = ("durable", "leads", "committed")
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+        self._programs: dict[str, JoramProbe] = {}
+
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
+        """Check that the entries that a master commits are on the disks of as many members of its view as ``ack``
+        demands."""
+        self._most[node] = max(self._most.get(node, 0), now.durable)
+        self._programs[node] = program
+        if not now.leads or before is None or before.leads != now.leads or now.committed <= before.committed:
+            return ""
+        members = program.members
+        having = sum(self._most.get(name, 0) >= now.committed for name in members)
+        if having >= program.needed:
+            return ""
+        return f"it commits entry {now.committed}, which {having} of the {len(members)} members of its view have"
+
+    def ended(self, node: str) -> None:
+        """Note what the ended replica had on disk: it may have ended in a callback, after the last check."""
+        if (program := self._programs.pop(node, None)) is not None:
+            self._most[node] = max(self._most.get(node, 0), program.observed().durable)
+
+
 class CountsForWhatItHas(Watcher):
     """Tracks the programs."""
 

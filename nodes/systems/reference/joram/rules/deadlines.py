@@ -89,6 +89,14 @@ DEADLINES = (
         requirement="the first candidate asks again within {} after all answers were refusals",
     ),
     Deadline(
+        "stale-candidacy",
+        {"detection_timeout": 0.1},
+        0.05,
+        "docs/designs/joram.md, Elections: once a master is lost, each waits for its turn from the beginning",
+        where={**_PRIMARY, "heartbeat_interval": (0.0,)},
+        requirement="a replica that hears a master forgets within {} that it stood for election, or for whom it voted",
+    ),
+    Deadline(
         "adoption",
         {},
         0.02,

@@ -10,11 +10,20 @@ import struct
 from typing import Any
 
 from nodes.reference.designs.joram.decisions import round_of
+from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
+from nodes.systems.reference.wire_reader import Added, decoded
 from stormproof.contracts.invariant import Watcher
 
-_ACK, _PREPARE_REPLY = 3, 8
-"""The first bytes of frames: an acknowledgement, and a promise to a candidate."""
+_LOG_POSITION, _APPEND, _ACK, _REJECT, _PRE_VOTE_REQUEST = 1, 2, 3, 4, 5
+_PREPARE_REPLY, _FETCH, _STATE_BEGIN, _STATE_END = 8, 9, 10, 12
+"""The first bytes of frames, by which they are told apart."""
 _LAYOUTS = {_ACK: struct.Struct(">Bqqd"), _PREPARE_REPLY: struct.Struct(">Bqqqqq")}
+_EPOCH = struct.Struct(">Bq")
+"""The beginning of a frame that belongs to an epoch."""
+_APPEND_HEAD = struct.Struct(">Bqqqqd")
+_SIZES = {_LOG_POSITION: 41, _REJECT: 9, _PRE_VOTE_REQUEST: 10, _FETCH: 41, _STATE_BEGIN: 9}
+_PROOF = 32
+"""Bytes of a frame of a handshake, whose first one may be any."""
 _ACKS_A_CHECK = 64
 """One of this number of acknowledgements is checked: each check takes a copy of the disk."""
 _BASE, _PROMISED = 0, 2
@@ -59,3 +68,142 @@ class SaysWhatIsOnDisk(Watcher):
 
     def _meta(self, node: str) -> dict[int, Any]:
         return dict(self.outside.durable(node).rows("joram_meta"))
+
+
+def _code(frame: Any) -> int:
+    """Return a frame's first byte; -1: it is not a message between replicas."""
+    if type(frame) is not bytes or len(frame) == _PROOF:
+        return -1
+    return int(frame[0]) if len(frame) == _SIZES.get(frame[0], len(frame)) else -1
+
+
+class StatesAsSet(Watcher):
+    """Tracks the whole states that are being sent: the epoch, and the sender's last applied entry at the beginning."""
+
+    fields = ("leads",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, JoramProbe] = {}
+        self._sent: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
+        """Note the program."""
+        self._programs[node] = program
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that a state that is sent in two steps is followed by entries, and that a held-back one is the state of
+        the moment at which it began."""
+        code = _code(frame)
+        if code in (_LOG_POSITION, _FETCH):
+            self._sent.pop((peer, node), None)  # another transfer may begin
+        if code not in (_STATE_BEGIN, _APPEND, _STATE_END) or (program := self._programs.get(node)) is None:
+            return ""
+        if code == _STATE_BEGIN:
+            self._sent[node, peer] = int(_EPOCH.unpack_from(frame)[1]), program.step
+        elif code == _STATE_END:
+            epoch, began = self._sent.pop((node, peer), (0, 0))
+            of, upto, *_ = decoded(frame[1:])
+            if program.transfer_form == "held-back" and of == epoch and upto != began:
+                return f"it sends {peer} the state at entry {upto}, and it began to send that at entry {began}"
+        elif (len(frame) > _APPEND_HEAD.size and program.transfer_form == "two-step"
+              and _EPOCH.unpack_from(frame)[1] == self._sent.get((node, peer), (0, 0))[0]):  # fmt: skip
+            return f"it sends {peer} entries before the end of the state, which is sent in two steps"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """Forget what the ended replica was sending, and what was being sent to it."""
+        self._programs.pop(node, None)
+        self._sent = {ends: state for ends, state in self._sent.items() if node not in ends}
+
+
+class OldClaimsAreRejected(Watcher):
+    """Tracks, for each replica, its promise at the last check, the heartbeats that it knew then, and to whom it has
+    sent a rejection since."""
+
+    period = 0.1
+
+    def __init__(self) -> None:
+        self._promised: dict[str, int] = {}
+        self._heard: dict[str, dict[str, tuple[float, int]]] = {}
+        self._rejected: dict[str, set[str]] = {}
+
+    def inspect(self, node: str, program: JoramProbe) -> str:
+        """Check that a peer that has claimed to be master of an older epoch was sent a rejection."""
+        if program.failed:
+            return ""
+        promised, known = self._promised.get(node, 0), self._heard.get(node, {})
+        rejected = self._rejected.pop(node, ())
+        self._promised[node], heard = program.log.promised, program.claims()
+        self._heard[node] = heard
+        for peer, (sent, claim) in heard.items():
+            if 0 < claim < promised and known.get(peer) != (sent, claim) and peer not in rejected:
+                return (f"{peer} claims to be master in epoch {round_of(claim)}, and is not told of epoch "
+                        f"{round_of(promised)}, which was promised")  # fmt: skip
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Note a rejection."""
+        if _code(frame) == _REJECT:
+            self._rejected.setdefault(node, set()).add(peer)
+        return ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        for known in (self._promised, self._heard, self._rejected):
+            known.pop(node, None)
+
+
+class AsksForNewerEpoch(Watcher):
+    """Tracks the programs."""
+
+    fields = ("phase",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, JoramProbe] = {}
+
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
+        """Note the program."""
+        self._programs[node] = program
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that the epoch that a candidate asks for is newer than all promises in the heartbeats of its peers."""
+        if _code(frame) != _PRE_VOTE_REQUEST or (program := self._programs.get(node)) is None:
+            return ""
+        epoch = int(_EPOCH.unpack_from(frame)[1])
+        told = [(promised, name) for name, promised in program.promises_heard().items() if promised >= epoch]
+        if not told:
+            return ""
+        return f"it asks {peer} for epoch {round_of(epoch)}, and {told[0][1]} has told it of {round_of(told[0][0])}"
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        self._programs.pop(node, None)
+
+
+class AddedIsListed(Watcher):
+    """Tracks the programs."""
+
+    fields = ("leads",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, JoramProbe] = {}
+
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
+        """Note the program."""
+        self._programs[node] = program
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that a replica that an administrator is told to be added belongs to the group, or learns its log."""
+        if type(frame) is not Added or (program := self._programs.get(node)) is None or not program.leads_in:
+            return ""
+        known = {*program.group, *program.status()["learners"]}
+        if frame.name in known:
+            return ""
+        return f"it confirms that {frame.name} is added, and knows {','.join(sorted(known))}"
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        self._programs.pop(node, None)

@@ -108,6 +108,9 @@ INVARIANTS = (
     Invariant("all-have-it", "with ack=all a master commits what every member of its view has on disk",
               "4.2.1; docs/designs/joram.md: ack, every member of the view", data.AllHaveIt,
               where={**_SAFE, "ack": ("all",)}),
+    Invariant("view-has-it", "with partitions=unspecified a master commits what its view has on disk: all of it, or, "
+              "with ack=majority, most of it", "4.2.1; docs/designs/joram.md: ack, every member of the view or a "
+              "majority", data.ViewHasIt, where={"partitions": ("unspecified",), "propagation": ("synchronous",)}),
     Invariant("counts-for-what-it-has", "a replica counts at its master for no more than its log has",
               "Raft paper, Figure 2: matchIndex; docs/designs/joram.md, Start and restart: a replica whose disk is "
               "empty doesn't count", data.CountsForWhatItHas, where=_PRIMARY),
@@ -122,6 +125,17 @@ INVARIANTS = (
     Invariant("says-what-is-on-disk", "a promise that is sent, and an entry that is acknowledged, would survive a "
               "power loss at that moment", "Raft paper, Figure 2: updated on stable storage before responding to RPCs",
               frames.SaysWhatIsOnDisk, where=_PRIMARY, seen=(WIRE, DISK)),
+    Invariant("states-as-set", "with transfer=two-step entries follow the whole state, and with held-back the state is "
+              "that of the moment at which it began", "4.7.3; docs/designs/joram.md, Catching up and state transfer",
+              frames.StatesAsSet, seen=(WIRE, WORD)),
+    Invariant("old-claims-are-rejected", "who claims to be master of an epoch that is older than the one promised is "
+              "told so", "Raft paper, 5.1: a server that receives a request with a stale term rejects it, and tells of "
+              "its own", frames.OldClaimsAreRejected, where=_PRIMARY, seen=(WORD, WIRE)),
+    Invariant("asks-for-newer-epoch", "a candidate asks for an epoch that is newer than every promise of which its "
+              "peers have told it", "Raft paper, Figure 2, Rules for Servers: a term in a message that is newer than "
+              "the own one is taken over", frames.AsksForNewerEpoch, seen=(WORD, WIRE)),
+    Invariant("added-is-listed", "a replica that is confirmed to be added belongs to the group, or learns its log",
+              "docs/designs/joram.md, Adding a replica at run time", frames.AddedIsListed, seen=(WIRE, WORD)),
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
               roles.StatusTells, where=_PRIMARY),
     STORE_HOLDS,
@@ -180,7 +194,7 @@ KEEPS = (
 
 DRAWING = Drawing(
     draws=(
-        Draw("ack", ("majority",), 0.4),
+        Draw("ack", ("majority",), 0.5),
         Draw("propagation", ("asynchronous",), 0.15),
         Draw("sync_interval", (0.01, 0.15), 0.6, {"propagation": "asynchronous"}),
         Draw("detection_timeout", (0.3, 0.5, 0.5, 2.0), 0.7),
@@ -197,7 +211,7 @@ DRAWING = Drawing(
         Draw("send_window", (200, 2000), 0.5),
         Draw("log_keep", (2,), 0.7, {"send_window": 200}),  # so few that a slow peer soon lags behind them
         Draw("spares", (1, 2), 0.5),
-        Draw("partitions", ("unspecified",), 0.3),
+        Draw("partitions", ("unspecified",), 0.5),
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
         Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
                            "joram.promised,joram.viewed,joram.lease-ends"), 0.25),
@@ -219,6 +233,8 @@ DRAWING = Drawing(
               ("offline-send",)),
         Never("both sides of a group that falls apart go on, by design", {"partitions": ("unspecified",)},
               faults=("partition", "pause", "packets", "clock", "points")),
+        Never("whoever is started alone serves beside the others, by design", {
+              "partitions": ("unspecified",), "nb_cluster_expected": (1, 2)}),
         Never("the shape takes more nodes", {"partition_kind": ("majority-ring", "bridge", "random"), "nodes": (2,)}),
         Never("a client that does not reconnect loses what was confirmed early",
               {"propagation": ("asynchronous",), "reliable": (False,)}),
