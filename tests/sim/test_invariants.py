@@ -300,6 +300,20 @@ def said_yes_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "told_to_update", lambda self, *about: True)
 
 
+def twice_the_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("nodes.reference.server.networks.WINDOW", 512)
+
+
+def any_services(patch: pytest.MonkeyPatch) -> None:
+    """Services are taken as they come."""
+    patch.setattr("nodes.reference.config._services", lambda value: value)
+
+
+def any_row(patch: pytest.MonkeyPatch) -> None:
+    """A row that is not of the right form is taken."""
+    patch.setattr("nodes.systems.reference.probes.guards.check_row", lambda row: None)
+
+
 BREAKS: dict[str, tuple[Case, Break]] = {
     "one-master-an-epoch": (JORAM, same_epochs),
     "leads-in-its-promise": (JORAM, promised_beyond),
@@ -374,6 +388,9 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "tells-its-group": (replace(JORAM, nodes=5, nemesis="membership", settings={
         **QUICK, "spares": "1", "bug": "clients-told-configured"}), nothing),
     "groups-overlap": (replace(JORAM, nodes=5, nemesis="membership", settings={**QUICK, "spares": "1"}), exchanged),
+    "defaults-as-promised": (TOPIC, twice_the_window),
+    "configurations-judged": (TOPIC, any_services),
+    "rows-judged": (JORAM, any_row),
     **QPID_BREAKS,
     **ICESTORM_BREAKS,
     **JORAM_BREAKS,

@@ -181,6 +181,11 @@ class FioranoProbe:
             return None
         return server.store.position, rows_of(self._design.broker.database)
 
+    @property
+    def common(self) -> BrokerProbe:
+        """The probe of the part that all designs share."""
+        return self._broker
+
     def unlike_store(self) -> str:
         """Describe a difference between memory and store if this server serves; a standby writes to the store only."""
         return self._broker.unlike_store() if self._server.serves else ""

@@ -124,6 +124,11 @@ class IceStormProbe:
             return ""
         return next(wrong_counts(self._design.delivery, self.options.max_waiting), "") or self._broker.miscounted()
 
+    @property
+    def common(self) -> BrokerProbe:
+        """The probe of the part that all designs share."""
+        return self._broker
+
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none, or the store has failed."""
         if self._broker.failed:

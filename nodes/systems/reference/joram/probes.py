@@ -254,6 +254,11 @@ class JoramProbe:
             return f"bytes of entries: {self.log.cached_bytes} are counted, and there are {there}"
         return next(filter(None, map(miscounted, replicators.values())), "") or self._broker.miscounted()
 
+    @property
+    def common(self) -> BrokerProbe:
+        """The probe of the part that all designs share."""
+        return self._broker
+
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none, or the store has failed."""
         if self._broker.failed:

@@ -10,7 +10,7 @@ from nodes.reference.engine.threads import PREFIX
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.budget import Turns
 from nodes.reference.server.sessions import Session
-from nodes.systems.reference.probes import networks, sessions
+from nodes.systems.reference.probes import guards, networks, page, sessions
 from nodes.systems.reference.probes.engine import EngineProbe
 
 
@@ -21,6 +21,11 @@ class BrokerProbe:
         self._broker = cast("ReferenceBroker", broker)
         self.engine = EngineProbe(self._broker.engine)
         self._unread = sessions.UnreadOutput()
+
+    @property
+    def common(self) -> BrokerProbe:
+        """The probe of what all designs share: this one."""
+        return self
 
     @property
     def failed(self) -> bool:
@@ -89,6 +94,14 @@ class BrokerProbe:
     def unlike_store(self) -> str:
         """Describe how this node's memory differs from its store; both should be equal."""
         return "" if self._broker.store_failed else self.engine.unlike_store()
+
+    def unlike_page(self) -> str:
+        """Describe a default that differs from what its page promises; empty if there is none."""
+        return page.unlike_page(self._broker.limits, self._broker.config.options)
+
+    def misjudged_rows(self) -> str:
+        """Describe a row of this node's store that the guards of links judge wrongly; empty if there is none."""
+        return "" if self._broker.store_failed else guards.misjudged(self.engine.stored_rows())
 
     def miscounted(self) -> str:
         """Describe a counter that is wrong: one of the engine, or one over all sessions."""

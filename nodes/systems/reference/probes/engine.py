@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nodes.reference.api import Image
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Queue
@@ -85,12 +87,19 @@ class EngineProbe:
 
         Both should be equal. Empty while changes are still unwritten, or when nothing differs."""
         engine = self._engine
-        queues = engine.server_queues
-        others = (queues.peer_table, queues.outgoing_table, queues.deployment_table, engine.clustered.table,
-                  engine.security.table)
-        if any(table.unsaved for table in (*engine.state.tables.all, *others)):
+        if self._is_unsaved():
             return ""
         return unlike_store(self.image(), engine.database) or unlike_rebuilt(engine.state)
+
+    def stored_rows(self) -> list[list[Any]]:
+        """Return all rows of the state as a replica sends them; none while changes are still unwritten."""
+        return [] if self._is_unsaved() else [list(row) for row in self._engine.state.rows()]
+
+    def _is_unsaved(self) -> bool:
+        engine, queues = self._engine, self._engine.server_queues
+        others = (queues.peer_table, queues.outgoing_table, queues.deployment_table, engine.clustered.table,
+                  engine.security.table)
+        return any(table.unsaved for table in (*engine.state.tables.all, *others))
 
     def miscounted(self) -> str:
         """Describe a counter that is wrong or exceeds a limit; empty when all are right."""

@@ -208,6 +208,11 @@ class QpidProbe:
         positions, held = engine.positions(), contents(engine.state)
         return {name: (made, positions.get(name, 0), held.get(name, {})) for name, made in self._copied()}
 
+    @property
+    def common(self) -> BrokerProbe:
+        """The probe of the part that all designs share."""
+        return self._broker
+
     def unlike_store(self) -> str:
         """Describe a difference between memory and store; empty if there is none."""
         roles = self._roles

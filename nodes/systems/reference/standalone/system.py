@@ -14,6 +14,7 @@ from nodes.systems.reference.rules.deadlines import (
     REACTIONS,
     WRONG_CLOCK,
 )
+from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
 from nodes.systems.reference.standalone.guarantees import GUARANTEES
@@ -93,8 +94,8 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=LogEvents(role=role_change),
-    rules=Rules((STORE_HOLDS, COUNTS_ADD_UP, WAKES_FOR_WORK), (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING),
-                drawing=DRAWING),
+    rules=Rules((STORE_HOLDS, COUNTS_ADD_UP, *GUARDS, WAKES_FOR_WORK),
+                (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),
         *REMEMBERED,

@@ -17,6 +17,7 @@ from nodes.systems.reference.fiorano.rules.waits import WAITS
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
 from stormproof.contracts.bounds import (
@@ -123,6 +124,8 @@ INVARIANTS = (
     STORE_HOLDS,
     WAKES_FOR_WORK,
     COUNTS_ADD_UP,
+    *GUARDS,
+    ROWS_JUDGED,
     same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
+from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
     BYTES,
@@ -105,6 +106,7 @@ INVARIANTS = (
               "the document: the state of the replicas, using the replica command", roles.TellsItsState),
     STORE_HOLDS,
     COUNTS_ADD_UP,
+    *GUARDS,
 )  # fmt: skip
 
 _ELECTION: Mapping[str, float] = {"election_timeout": 4, "master_timeout": 2, "response_timeout": 4}

@@ -16,6 +16,7 @@ from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
     BYTES,
@@ -140,6 +141,8 @@ INVARIANTS = (
               roles.StatusTells, where=_PRIMARY),
     STORE_HOLDS,
     COUNTS_ADD_UP,
+    *GUARDS,
+    ROWS_JUDGED,
     same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""Invariants that ask a broker's guards: limits by default, configurations, and what replicas send each other."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nodes.systems.reference.probes import configurations, guards
+from stormproof.contracts.invariant import Invariant, Watcher
+
+
+class Common(Protocol):
+    """The part of a broker that all designs share."""
+
+    def unlike_page(self) -> str:
+        """Describe a default that differs from what its page promises; empty if there is none."""
+        ...
+
+    def misjudged_rows(self) -> str:
+        """Describe a row that is accepted or refused wrongly; empty if there is none."""
+        ...
+
+
+class Guarded(Protocol):
+    """A program with such a part."""
+
+    @property
+    def common(self) -> Common: ...
+
+
+class DefaultsAsPromised(Watcher):
+    """Stateless check of a broker's defaults."""
+
+    period = 5.0
+
+    def inspect(self, node: str, program: Guarded) -> str:
+        """Compare them with the page."""
+        return program.common.unlike_page()
+
+
+class RowsJudgedRightly(Watcher):
+    """Notes whether the guards of rows were asked about the sample, which is the same for all nodes."""
+
+    period = 10.0
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def inspect(self, node: str, program: Guarded) -> str:
+        """Ask the guards once about the sample, and again and again about the rows that the broker has."""
+        wrong = "" if self._asked else guards.misjudged_sample()
+        self._asked = True
+        return wrong or program.common.misjudged_rows()
+
+
+class ConfigurationsJudgedRightly(Watcher):
+    """Notes whether the guard of configurations, which is the same for all nodes, was asked."""
+
+    period = 1.0
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def inspect(self, node: str, program: object) -> str:
+        """Ask the guard once."""
+        if self._asked:
+            return ""
+        self._asked = True
+        return configurations.misjudged()
+
+
+DEFAULTS_AS_PROMISED = Invariant(
+    "defaults-as-promised", "what a configuration does not say is as the pages promise", "docs/stomp.md, Running a "
+    "broker: the table of limits; Window; docs/designs/joram.md, Networks", DefaultsAsPromised)
+CONFIGURATIONS_JUDGED = Invariant(
+    "configurations-judged", "a configuration that makes no sense is refused, with the name of the setting, and any "
+    "other is taken as it is", "config.py: a setting is missing, unknown, or of the wrong type",
+    ConfigurationsJudgedRightly)
+ROWS_JUDGED = Invariant(
+    "rows-judged", "what another replica sends of its state is taken, and refused where a column is spoilt",
+    "row_schema.py: input from a link is checked for forms and references", RowsJudgedRightly)
+GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED)

@@ -1,0 +1,69 @@
+"""The checker's own numbers and samples, by which it asks a broker's guards."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nodes.reference.engine import row_schema
+from nodes.reference.engine.limits import Limits
+from nodes.reference.engine.row_schema import ShapeError, check_row
+from nodes.systems.reference.probes import configurations, guards, page
+
+PAGE = Path(__file__).parents[2] / "docs/stomp.md"
+_UNITS = {"": 1, " KiB": 1 << 10, " MiB": 1 << 20}
+
+
+def number(text: str) -> int:
+    """What a cell of the table of limits says."""
+    found = re.fullmatch(r"([\d,]+)( [KM]iB)?", text.strip())
+    assert found, text
+    return int(found[1].replace(",", "")) * _UNITS[found[2] or ""]
+
+
+def test_the_checkers_limits_are_those_of_the_page() -> None:
+    told: dict[str, float] = {}
+    text = PAGE.read_text(encoding="utf-8").partition("| option | default | limit |")[2].partition("\n\n")[0]
+    for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text, re.MULTILINE):
+        numbers = [defaults] if names.count("`") == 2 else defaults.split(", ")
+        told |= dict(zip(re.findall(r"`(\w+)`", names), map(number, numbers), strict=True))
+    assert told == page.LIMITS
+
+
+def test_a_limit_that_is_not_what_is_said_is_found() -> None:
+    assert page.unlike_page(Limits(), {}) == ""
+    assert page.unlike_page(Limits(max_queues=7), {"max_queues": 7}) == ""
+    assert page.unlike_page(Limits(max_queues=7), {}) == "max_queues is 7, and should be 10000"
+    assert "max_queues is 10000" in page.unlike_page(Limits(), {"max_queues": 7})
+
+
+def test_each_configuration_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configurations.misjudged() == ""
+    for guard, told in (("_peers", "peers"), ("_services", "services"), ("_check_server", "server")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"nodes.reference.config.{guard}", lambda value, *_: value)
+            assert told in configurations.misjudged()
+
+
+def test_what_a_guard_of_rows_lets_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guards.misjudged_sample() == ""
+    for reference in row_schema._REFERENCES:
+        with monkeypatch.context() as patch:
+            patch.setattr(row_schema, "_REFERENCES", [each for each in row_schema._REFERENCES if each != reference])
+            assert guards.misjudged_sample().startswith(f"a state is accepted in which a row of {reference[0]} names")
+    for table in row_schema._CONTENTS:
+        with monkeypatch.context() as patch:
+            patch.setattr(row_schema, "_CONTENTS", {**row_schema._CONTENTS, table: lambda columns: True})
+            assert f"a row of {table} is accepted" in guards.misjudged_sample()
+
+
+def test_a_deletion_that_is_refused_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole_only(row: list[object]) -> None:
+        if len(row) == 2:
+            raise ShapeError("it has no columns")
+        check_row(row)
+
+    monkeypatch.setattr(guards, "check_row", whole_only)
+    assert "when it is deleted: it has no columns" in guards.misjudged([["queues", 1, "q", "queue", "", 0, 0]])
