@@ -149,6 +149,7 @@ DIALOGUE: tuple[Draw, ...] = (
     Draw("max_messages", (40, 100), 0.2),
     Draw("max_queues", (48, 96), 0.2),
     Draw("max_prepared", (2, 4), 0.25),
+    Draw("max_window", (200_000,), 0.6),
 )
 OFFLINE_SEND: tuple[Draw, ...] = (
     *_CLIENTS,

@@ -44,6 +44,8 @@ VALUE_HEADER = "x-value"
 _BROKERS_OWN = frozenset({"subscription", "message-id", "destination", "ack", "x-seq", "redelivered", "x-redeliveries",
                           "content-length", "x-replica"})  # fmt: skip
 _ODD_TEXTS = ("a:b", "back\\slash", "two\nlines", "re\rturn", "\\n", " blanks ", "", "ünïcödé ☃", "x" * 300, "\t", "::")
+MAX_VALUE_BYTES = 16 << 10
+"""The largest value that a broker takes (docs/stomp.md)."""
 _LARGE_SIZES = (5_000, 20_000, 70_000, 140_000)
 """Sizes in bytes: beyond the threshold of *large work* for a broker, beyond a read, and beyond a piece of a state
 transfer."""
@@ -104,7 +106,8 @@ class FeatureCoverage:
         rng = self._test.rng(f"surface/value/{key}/{value}")
         kind = rng.random()
         if LARGE in features and kind < 0.1:
-            return b"%b\n%b" % (plain, rng.randbytes(rng.choice((4_000, 9_000, 16_000)))), ("value-large",)
+            size = rng.choice((4_000, 9_000, MAX_VALUE_BYTES)) - len(plain) - 1
+            return b"%b\n%b" % (plain, rng.randbytes(size)), ("value-large",)
         if BODIES not in features or kind < 0.4:
             return plain, ()
         return b"%b\n%b\0%b" % (plain, rng.randbytes(rng.randint(0, 40)), rng.randbytes(9)), ("value-binary",)

@@ -29,7 +29,7 @@ _BY_MODEL = frozenset({
     "xa-one-phase", "qpid-direct", "qpid-fanout", "qpid-topic", "headers-repeated", "durable-changed", "durable-in-use",
     "several-subscriptions", "number-left-out", "closed-for-idleness",
     "taken-over", "slow-reader", "qpid-pages", "qpid-refused", "ack-auto-plain", "transient-overflow", "beyond-limits",
-    "full-broker", "no-receipt", "malformed", "other-connections", "headers-forged",
+    "full-broker", "no-receipt", "malformed", "other-connections", "headers-forged", "full-connection",
 })
 """The items that dialogues also use and judge."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -129,6 +129,8 @@ ITEMS: tuple[Feature, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("no-receipt", "commands that ask for no receipt: they are carried out, or over a reliable connection their "
             "refusal is noticed"),
     _nobody("other-connections", "what another connection of the same login may, and may not, do"),
+    _nobody("full-connection", "a connection that has as many bytes in flight as it may: nothing comes before some are "
+            "acknowledged"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),
     _nobody("closed-for-idleness", "a reliable connection of which nothing is heard for `idle_timeout`",
             systems=RELIABLE),

@@ -18,6 +18,9 @@ COMMITTED, ABORTED = "committed", "aborted"
 _BROKER_HEADER_BYTES = 100
 """Upper bound, in bytes, of a frame's headers other than those that its sender set."""
 
+_LARGE_WINDOW = 1 << 20
+"""Limits of so many bytes in flight are not reached on purpose."""
+
 
 @dataclass(frozen=True)
 class ClientLimits:
@@ -36,11 +39,17 @@ class ClientLimits:
     max_messages: int = 1_000_000
     max_queues: int = 10_000
     max_prepared: int = 400
+    max_window: int = 12 << 20
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> ClientLimits:
         """Return the limits that a test's options set."""
         return cls(**{each.name: int(options[each.name]) for each in fields(cls) if each.name in options})
+
+    @property
+    def tight(self) -> bool:
+        """Whether one message is as many bytes as a connection may hold."""
+        return self.max_window < min(_LARGE_WINDOW, self.max_body)
 
 
 _DEFAULTS = ClientLimits()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from stormproof.operation import Op
 from workloads.feature_coverage import FeatureCoverage
@@ -42,7 +42,7 @@ _MAX_CONSUMERS = (1, 1, 2, 3)
 """Upper bounds of a queue's subscriptions, one of which is drawn each time."""
 _NO_LIMIT = 1000
 """A number of messages or other items that no client of a run reaches."""
-_SITUATED_SHARE = 0.6
+_SITUATED_SHARE = 0.5
 """Share of the invalid commands that are chosen among those about the client's current state, if there are any."""
 _GARBLED_SHARE = 0.3
 """Share of the other invalid commands whose bytes violate the frame format."""
@@ -79,11 +79,12 @@ class DialogueClient(DialogueSpeaker):
         self._steps: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, transactions.begin), (7, transactions.add), (4, transactions.end), (1, self._part),
-            (2, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            (3, self._be_refused), (1, self._be_slow), (2, self._have_company),
             # With frames without a receipt, or automatic acknowledgement, the outcome could not be known.
             *([] if self.capacity.small else [(2, self._send_many)]), (2, self._settle_many),
             *([(1, self._be_taken_over)] if self.settings.reliable else
               [] if self.capacity.small else [(2, self._take_automatically)]),
+            *([(4, self._be_full)] if limits.tight else []),
             *([(5, self._visit)] if visits and not self.capacity.small else []),
             *([(8, exchanges.configure), (6, exchanges.send)] if cluster.exchanges else
               [(3, self._publish), (topics, self._subscribe_to_topics), (topics - 3, self._fill),
@@ -171,7 +172,8 @@ class DialogueClient(DialogueSpeaker):
         """Send messages of which only the last asks for a receipt."""
         sent = []
         # Large bodies have to wait for their turn, where the limit of pending work is low.
-        more = b"." * _LARGE_WORK_BYTES if self.limits.max_body > LARGE_BYTES and self.rng.random() < 0.3 else b""
+        roomy = self.limits.max_body > LARGE_BYTES and not self.limits.tight
+        more = b"." * _LARGE_WORK_BYTES if roomy and self.rng.random() < 0.3 else b""
         for _ in range(self.rng.randint(2, _MAX_BURST)):
             destination = f"/queue/{self.queue()}"
             headers, body = self.content()
@@ -315,7 +317,8 @@ class DialogueClient(DialogueSpeaker):
         self.said.append(f"{one.command} {dict(one.headers)}, which makes no sense ({why})")
         connection = self._connection
         refusing = asyncio.ensure_future(connection.request(
-            one.command, one.headers, one.body, self.op_timeout, gap=int(one.gap), garble=one.garble))
+            one.command, one.headers, one.body, self.op_timeout, gap=int(one.gap), garble=one.garble)
+            if one.asks else self._unanswered(one.command, one.headers))
         await asyncio.sleep(0)
         if self.rng.random() < 0.4:  # the next command has no effect either, so its message must never arrive
             self._tell("SEND", {"destination": about.queue}, b"behind what makes no sense")
@@ -330,6 +333,11 @@ class DialogueClient(DialogueSpeaker):
             await self._come_back()
             return
         raise Mismatch(f"{why} was confirmed")
+
+    async def _unanswered(self, command: str, headers: Mapping[str, str]) -> None:
+        """Send a command that asks for no receipt, and another one behind it, which is answered if that has passed."""
+        self._tell(command, dict(headers))
+        await self.request("BEGIN", {"transaction": "behind it"})
 
     async def _take_automatically(self) -> None:
         if self._may_subscribe():
@@ -349,7 +357,7 @@ class DialogueClient(DialogueSpeaker):
 
     async def _be_slow(self) -> None:
         """Stop reading for a while: sent data waits in the network, and beyond that in the broker."""
-        if self.limits.max_body < LARGE_BYTES + 1000:
+        if self.limits.max_body < LARGE_BYTES + 1000 or self.limits.tight:
             return
         box = self.model.queue(f"{self.mine}.slow")
         for _ in range(self.rng.choice(_LARGE_MESSAGES) - len(box.ready)):
@@ -362,6 +370,39 @@ class DialogueClient(DialogueSpeaker):
         if not box.subscriptions and self._may_subscribe():
             await self._take_from(box, max(_LARGE_MESSAGES))
         self.coverage.use("slow-reader")
+
+    async def _be_full(self) -> None:
+        """Hold as many bytes as a connection may: nothing comes from another queue before they are acknowledged."""
+        if self.limits.max_subscriptions < len(self.model.subscriptions) + 2:
+            return
+        full, other = (self.model.queue(f"{self.mine}.{name}") for name in ("full", "other"))
+        if full.ready or other.ready:
+            return  # the broker had no room for more
+        await self._take_from(full)
+        for box, size in ((full, self.limits.max_window), (other, 1)):
+            headers, destination = {"content-type": "text/plain"}, f"/queue/{box.name}"
+            await self.say("SEND", {"destination": destination, **headers}, b"." * size)
+            self.model.send(destination, headers, b"." * size)
+        await self._take_from(other)
+        (filled,), (waits,) = full.subscriptions, other.subscriptions
+        until = asyncio.get_running_loop().time() + self.op_timeout
+        while not filled.held:
+            if asyncio.get_running_loop().time() > until:
+                raise TimeoutError
+            if (message := await self.poll()) is not None:
+                self.compare(message)
+        self._look()
+        if waits.held:
+            raise Mismatch("a message came to a connection that holds as much as it may")
+        ((ident, message_held),) = filled.held.items()
+        await self.say("ACK", {"id": ident})
+        self.model.settle("ACK", filled, message_held)
+        await self._end_subscription(filled, delete=False)
+        self._look()
+        if not waits.held:
+            raise Mismatch("a message did not come to a connection that has room again")
+        self.coverage.use("full-connection")
+        await self._end_subscription(waits, delete=False)
 
     async def _overflowed(self) -> None:
         """Check that transient subscriptions that exceed their limit end their connection, and that others do not."""

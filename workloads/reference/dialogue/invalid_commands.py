@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nodes.reference.engine.topics import EXCHANGE_PREFIX
+from workloads.feature_coverage import MAX_VALUE_BYTES
 from workloads.reference.connection_state import Garble
 from workloads.reference.dialogue.broker_model import (
     COMMITTED,
@@ -42,7 +43,8 @@ class InvalidCommand:
     """A command, and the reason (``why``) of its refusal.
 
     ``always``: it is invalid in any state of the client; ``gap``: its sequence number skips one; ``garble``: a function
-    that corrupts its bytes; ``settled``: the message to acknowledge first, and the id by which to do so.
+    that corrupts its bytes; ``asks``: it asks for a receipt; ``settled``: the message to acknowledge first, and the id
+    by which to do so.
     """
 
     why: str
@@ -52,13 +54,14 @@ class InvalidCommand:
     gap: bool = False
     body: bytes = b""
     garble: Garble | None = None
+    asks: bool = True
     settled: tuple[str, ModelSubscription, ModelMessage] | None = None
 
     @property
     def named(self) -> bool:
         """Return whether a broker can identify the requested receipt: the command is a parsable frame, though a wrong
         one."""
-        return self.garble is None and self.why not in _NO_FRAMES
+        return self.garble is None and self.asks and self.why not in _NO_FRAMES
 
     @property
     def items(self) -> tuple[str, ...]:
@@ -157,6 +160,12 @@ def _always(about: About) -> Iterator[InvalidCommand]:
         commands.append(("SEND to no exchange", "SEND", {"destination": f"{EXCHANGE_PREFIX}{about.mine}-none/k"}))
     for why, command, headers in commands:
         yield InvalidCommand(why, command, headers, always=True)
+    value = {"destination": f"/last-value/{about.mine}", "x-key": "k"}
+    if about.limits.max_body > MAX_VALUE_BYTES:
+        yield InvalidCommand("SEND of what is no value", "SEND", value, always=True, body=bytes(MAX_VALUE_BYTES + 1))
+    yield InvalidCommand("READ without a receipt", "READ", value, always=True, asks=False)
+    if about.branches:
+        yield InvalidCommand("RECOVER without a receipt", "RECOVER", {}, always=True, asks=False)
 
 
 def _malformed(about: About) -> Iterator[InvalidCommand]:

@@ -46,6 +46,8 @@ _FORGED = {"ack": "1", "subscription": "s0", "message-id": "m0", "redelivered": 
 """Headers that only a broker may set: it ignores them."""
 _OTHER_HEADERS = 17
 """Upper bound of the number of a frame's headers other than those of its content."""
+_IN_FLIGHT = 60
+"""More messages than a client has in flight."""
 LARGE_BYTES = 140_000
 """A few bodies of this size exceed what the network accepts from a broker whose client does not read."""
 _MANY_OUTCOMES = 1000
@@ -114,7 +116,8 @@ class DialogueSpeaker(StompClient):
             self.numbers += 1
             content = self.coverage.content((self.numbers, self.rng.randrange(1 << 20)))
             headers, body = {"content-type": "text/plain", **content.headers}, content.body
-            if len(body) <= limits.max_body and len(headers) + _OTHER_HEADERS <= limits.max_headers:
+            few = min(limits.max_body, limits.max_window // _IN_FLIGHT)
+            if len(body) <= few and len(headers) + _OTHER_HEADERS <= limits.max_headers:
                 break
         if limits.max_body < LARGE_BYTES and self.rng.random() < 0.1:
             body += b"." * (limits.max_body - len(body))

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.last_values import LastValues
 from nodes.reference.engine.limits import Limits
-from nodes.reference.engine.model import DURABLE, PROXY, PULLED, TRANSIENT, ConnectionContext, Queue, content_bytes
+from nodes.reference.engine.model import (
+    DURABLE,
+    PROXY,
+    PULLED,
+    TRANSIENT,
+    ConnectionContext,
+    Message,
+    Queue,
+    Subscription,
+    content_bytes,
+)
 from nodes.reference.engine.security import GRANT, PRINCIPAL, Security
 from nodes.reference.engine.server_queues import SERVER_PREFIX, ServerQueues
 from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.topics import TopicRoutes
+
+_WINDOW_BYTES = 8 << 20
+"""Bytes in flight at which a subscription gets no more (docs/stomp.md, Window)."""
+
+
+def has_waiting(queue: Queue) -> bool:
+    """Return whether a queue has a message that is not delivered."""
+    return len(queue.returned) + len(queue.fresh) > 0
+
+
+def has_room(subscription: Subscription) -> bool:
+    """Return whether a subscription may be given one more message."""
+    context = subscription.context
+    return (len(subscription.unacked) < subscription.prefetch
+            and _bytes(subscription.unacked) < _WINDOW_BYTES and _bytes(context.inflight) < context.window)
+
+
+def _bytes(messages: Mapping[int, Message]) -> int:
+    return sum(message.size for message in messages.values())
 
 
 def miscounted(engine: StoreEngine) -> str:
@@ -126,7 +155,7 @@ def _of_messages(state: EngineState, limits: Limits) -> Iterator[str]:
 
 
 def _of_queue(queue: Queue) -> Iterator[str]:
-    with_room = sorted(each.id for each in queue.subscriptions.values() if each.has_room)
+    with_room = sorted(each.id for each in queue.subscriptions.values() if has_room(each))
     if queue.with_room != with_room:
         yield f"queue {queue.id} ({queue.name}): {queue.with_room} are subscriptions with room, and {with_room} have it"
     if queue.kind in (TRANSIENT, PROXY):
@@ -137,6 +166,7 @@ def _of_queue(queue: Queue) -> Iterator[str]:
 
 def _of_connection(context: ConnectionContext, limits: Limits) -> Iterator[str]:
     name = f"of connection {context.conn}"
+    yield from _same(f"window {name}", context.window, limits.max_window)
     delivered = [each for subscription in context.subscriptions.values() for each in subscription.unacked.values()]
     yield from _same(f"messages in flight {name}", len(context.inflight), len(delivered))
     yield from _same(f"bytes in flight {name}", context.held, sum(each.size for each in delivered))

@@ -11,7 +11,7 @@ from nodes.reference.engine.proxies import is_agent
 from nodes.reference.engine.security import CONSUME
 from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
-from nodes.systems.reference.probes.counters import miscounted
+from nodes.systems.reference.probes.counters import has_room, has_waiting, miscounted
 from nodes.systems.reference.probes.images import image, unlike_store
 from nodes.systems.reference.probes.restart import unlike_rebuilt
 
@@ -27,7 +27,7 @@ class EngineProbe:
 
         Between commands the list is empty."""
         return [(queue.id, queue.enqueued) for queue in self._engine.state.all_queues()
-                if queue.has_waiting() and any(each.has_room for each in queue.subscriptions.values())]
+                if has_waiting(queue) and any(map(has_room, queue.subscriptions.values()))]
 
     def unshared(self) -> list[tuple[str, int]]:
         """Return clustered queues, each with another server, that hold a message requested there, or have room without
@@ -39,7 +39,7 @@ class EngineProbe:
             queue = self._engine.state.queues.get(destination.removeprefix(QUEUE_PREFIX))
             if queue is None or not destination.startswith(QUEUE_PREFIX):
                 continue
-            waiting, room = queue.has_waiting(), queue.room()
+            waiting, room = has_waiting(queue), any(map(has_room, queue.subscriptions.values()))
             for server in others:
                 share = clustered.shares.get((queue.name, server))
                 wanted, asked = (share.wanted, share.asked) if share is not None else (0, 0)
