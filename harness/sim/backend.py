@@ -267,6 +267,8 @@ class SimBackend(Backend):
             for line in text.splitlines() or [text]:
                 lines.append(line)
                 written.append(_EPOCH + self._loop.now)
+            if process.logged is not None:
+                process.logged(text)
 
         disk, user = place.disk, program
         if shared:

@@ -19,6 +19,8 @@ from stormproof.contracts.wait import Wait
 
 _LAST_LINES = 6
 _TEXT = 400
+_ERROR = " ERROR "
+"""The level of a line in a log that tells of an error."""
 _Looks = Sequence[tuple[Invariant, Callable[[str, Any, Any, Any], str]]]
 """Invariants, each with the ``look`` of its watcher."""
 
@@ -145,6 +147,7 @@ class Observer:
         last: Any = None
         sent: list[tuple[Invariant, str]] = []
         self._listen(node, process, watchers, sent)
+        self._read_errors(node, process, watchers, sent)
         waits = Waits(self._waits, self._options, kind)
         process.armed = waits.armed if waits else None
 
@@ -221,6 +224,19 @@ class Observer:
             found.extend((invariant, wrong) for invariant, examine in hears if (wrong := examine(node, peer, frame)))
 
         self._tap.told[process] = tell
+
+    @staticmethod
+    def _read_errors(node: str, process: SimProcess, watchers: Sequence[tuple[Invariant, Watcher]],
+                     found: list[tuple[Invariant, str]]) -> None:
+        """Let watchers examine the errors that a process logs; ``found`` receives the violations."""
+        reads = [(invariant, watcher.logged) for invariant, watcher in watchers
+                 if type(watcher).logged is not Watcher.logged]  # fmt: skip
+
+        def read(line: str) -> None:
+            if _ERROR in line:
+                found.extend((invariant, wrong) for invariant, examine in reads if (wrong := examine(node, line)))
+
+        process.logged = read if reads else None
 
     def disk_lost(self, machine: str) -> None:
         """Tell the watchers of the machine's nodes that its disk has lost synced data."""

@@ -70,6 +70,8 @@ class SimProcess:
         """
         self.armed: Callable[[float], None] | None = None
         """Observer of its timers, called from within each call that sets one, with the seconds until its end."""
+        self.logged: Callable[[str], None] | None = None
+        """Observer of the lines that it writes to its log."""
         self.woken = False
         """Whether the present callback only wakes a task, because bytes have arrived."""
         self.over: Callable[[], None] | None = None

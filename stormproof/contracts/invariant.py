@@ -21,10 +21,11 @@ BROKER = "broker"
 """The kind of a program without an attribute ``kind``."""
 
 
-DISK, WIRE, WORD = "disk", "wire", "word"
+DISK, WIRE, LOG, WORD = "disk", "wire", "log", "word"
 SEEN: Mapping[str, str] = {
     DISK: "rows that would survive a power loss, read from the simulated disk by the checker",
     WIRE: "frames that the program sends, read by the checker",
+    LOG: "lines in the program's log that tell of errors",
     WORD: "the program's own variables",
 }
 """The kinds of observations by which rules judge."""
@@ -108,6 +109,13 @@ class Watcher:
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
         """Examine a frame that a node's program sends to a peer's program, at the moment of sending.
+
+        Not called for a watcher that does not override it. Returns as ``look`` does.
+        """
+        return ""
+
+    def logged(self, node: str, line: str) -> str:
+        """Examine a line of level ERROR that a node's program writes to its log.
 
         Not called for a watcher that does not override it. Returns as ``look`` does.
         """

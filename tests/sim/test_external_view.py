@@ -43,6 +43,13 @@ def test_a_client_sends_no_frames(first: bytes) -> None:
     assert [*reader.feed(first), *reader.feed(encode_frame(["ack", 1]))] == []
 
 
+def test_a_proof_is_no_message() -> None:
+    """Its first byte may be that of any message."""
+    reader, hello = LinkReader(), ["stormproof-link/6", "joram", "n1", b"123"]
+    frames = b"".join(map(encode_frame, [hello, b"\3" * 32, b"\3abc"]))
+    assert reader.feed(frames) == [hello, b"\3abc"]
+
+
 def test_what_an_administrator_is_told_is_read() -> None:
     reader = LinkReader()
     assert reader.feed(b"CONNECTED\nversion:1.2\n\n\0") == []

@@ -50,6 +50,7 @@ from nodes.reference.designs.qpid.manager.record import ManagerRecord, RecordSto
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import CLEAN, PRIMARY_STORE, StoreStatus
+from nodes.reference.engine.destinations import Destinations
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import Message, Subscription
 from nodes.reference.engine.replica import QueueReplicas
@@ -295,6 +296,14 @@ def forgotten_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordStore, "__init__", init)
 
 
+def unknown_command(patch: pytest.MonkeyPatch) -> None:
+    """A broker looks for a queue by another name when something is acknowledged."""
+    def missing(self: StoreEngine, *_: object) -> None:
+        raise KeyError("x")
+
+    patch.setattr(Destinations, "consume", missing)
+
+
 def said_yes_only(patch: pytest.MonkeyPatch) -> None:
     """Replicas say that they have made a change."""
     patch.setattr(Replication, "told_to_update", lambda self, *about: True)
@@ -346,6 +355,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "store-holds-all": (replace(TOPIC, settings={**TOPIC.settings, "bug": "shared-stays"}), nothing),
     "counts-add-up": (TOPIC, held_for_ever),
     "same-state": (JORAM, counts_on),
+    "no-mistakes": (TOPIC, unknown_command),
     "wakes-for-work": (Case("standalone", "dialogue", "kill,packets", None, 14.0, 40.0, {
         "min_ok": "1", "reliable": "false", "bug": "wake-lost"}), nothing),
     "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),

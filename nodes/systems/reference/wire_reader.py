@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 _HEAD = struct.Struct(">I")
 _DOUBLE = struct.Struct(">d")
 _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
+_HELLO = "stormproof-"
+"""The beginning of the protocol's name, which is first in the first frame where peers introduce themselves."""
 _ADDED = b"RECEIPT\nreceipt-id:add "
 
 
@@ -21,11 +23,13 @@ class Added(NamedTuple):
 
 class LinkReader:
     """Reads one direction of a connection. That of a client, whose first byte is a letter or a line feed, has no
-    frames; of an administrator's, ``Added`` is read."""
+    frames; of an administrator's, ``Added`` is read. The proof of the secret that follows an introduction is left out:
+    its bytes are random, and may look like those of any message."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._foreign = False
+        self._introduced = self._proven = False
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the values of the frames that these bytes complete."""
@@ -44,14 +48,22 @@ class LinkReader:
             value, used = _value(rest, begin)
             if used != end:
                 raise ValueError(f"a frame of {end - begin} bytes holds a value of {used - begin}")
-            found.append(value)
             at = end
+            if self._introduced and not self._proven:
+                self._proven = True
+                continue
+            self._introduced = self._introduced or _is_hello(value)
+            found.append(value)
         self._rest = rest[at:]
         return found
 
 
 def _of_administrator(data: bytes) -> list[Any]:
     return [Added(data[len(_ADDED) : data.index(b"\n", len(_ADDED))].decode())] if data.startswith(_ADDED) else []
+
+
+def _is_hello(value: Any) -> bool:
+    return type(value) is list and bool(value) and type(value[0]) is str and value[0].startswith(_HELLO)
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

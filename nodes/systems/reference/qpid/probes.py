@@ -228,7 +228,20 @@ class QpidProbe:
         primary = self._roles.primary
         if self._broker.failed:
             return ""
-        return (miscounted_backups(primary) if primary is not None else "") or self._broker.miscounted()
+        if primary is not None and (wrong := miscounted_backups(primary) or self._undeclared()):
+            return wrong
+        return self._broker.miscounted()
+
+    def _undeclared(self) -> str:
+        """Describe queues of this primary that its configuration lacks; empty if there are none."""
+        there, configuration = self._roles.engine.positions(), self._roles.configuration
+        odd = [name for name in there if (QUEUE, name) not in configuration]
+        return f"queues that no client has created, declared or used: {odd[:3]}" if odd else ""
+
+    @property
+    def admits(self) -> bool:
+        """Tell whether clients are admitted."""
+        return self._design.admission().accepted
 
     def pending(self) -> Pending:
         """Return pending work: the broker's actions and the messages it expects."""

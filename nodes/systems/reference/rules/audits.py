@@ -1,13 +1,14 @@
-"""Invariants that compare brokers' content: memory with store, replica with replica."""
+"""Invariants of all designs: of brokers' content (memory against store, replica against replica), and of errors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 from nodes.reference.api import Image
 from nodes.systems.reference.probes.images import difference
-from stormproof.contracts.invariant import Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, LOG, Invariant, Watcher
 
 _AS_THE_ENGINE = ("engine.py: two engines that apply the same commands in the same order hold the same state, whether "
                   "or not one of them was restarted or loaded from a snapshot in between")
@@ -15,6 +16,13 @@ _REMEMBERED = 200
 """The number of remembered states, to be compared with those of other nodes."""
 _STEPS_A_CHECK = 32
 """One of this number of a replica's steps is checked, at the same steps on all nodes."""
+
+_MISTAKES = ("ArithmeticError", "AssertionError", "AttributeError", "IndexError", "KeyError", "NameError",
+             "NotImplementedError", "OverflowError", "RecursionError", "TypeError", "UnboundLocalError", "ValueError",
+             "ZeroDivisionError")  # fmt: skip
+"""Exceptions that tell of a mistake in the code; others tell of disks, peers, or settings."""
+_FAILED = re.compile(rf" failed .*\berror=\"?({'|'.join(_MISTAKES)})\(")
+"""A line by which a program reports that one of its tasks, or the program itself, has failed."""
 
 
 class Stores(Protocol):
@@ -89,6 +97,14 @@ class SameState(Watcher):
         return f"at {at}: {wrong}" if wrong else ""
 
 
+class NoMistakes(Watcher):
+    """Stateless check of the errors that a program logs."""
+
+    def logged(self, node: str, line: str) -> str:
+        """Check that no task of the program fails by a mistake in its code."""
+        return f"its log tells of a mistake in its code: {line[:300]}" if _FAILED.search(line) else ""
+
+
 STORE_HOLDS = Invariant("store-holds-all", "what a node has in memory is what its store holds", _AS_THE_ENGINE,
                         StoreHolds)
 
@@ -96,6 +112,11 @@ COUNTS_ADD_UP = Invariant("counts-add-up", "what a node has counted as it went a
                           "docs/stomp.md, Limits; budget.py, state.py: sums of what sessions and connections hold",
                           CountsAddUp, excuses={"rolling": "a broker that is restarted with lower limits may hold more "
                                                 "than these allow; without `rolling` the rule judges the same code"})
+
+
+NO_MISTAKES = Invariant("no-mistakes", "no program ends, nor any of its tasks, by a mistake in its code",
+                        "runtime.py: a task that fails ends its program; failing disks, peers, clients and settings "
+                        "have errors of their own", NoMistakes, of=(BROKER, "manager", "gateway"), seen=(LOG,))
 
 
 def same_state(what: str, where: Mapping[str, tuple[Any, ...]]) -> Invariant:

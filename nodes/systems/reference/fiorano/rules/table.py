@@ -16,7 +16,7 @@ from nodes.systems.reference.fiorano.rules.states import STATES
 from nodes.systems.reference.fiorano.rules.waits import WAITS
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
@@ -126,6 +126,7 @@ INVARIANTS = (
     COUNTS_ADD_UP,
     *GUARDS,
     ROWS_JUDGED,
+    NO_MISTAKES,
     same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip
 

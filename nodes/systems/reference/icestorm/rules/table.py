@@ -14,7 +14,7 @@ from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
 from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS
 from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -107,6 +107,7 @@ INVARIANTS = (
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,
+    NO_MISTAKES,
 )  # fmt: skip
 
 _ELECTION: Mapping[str, float] = {"election_timeout": 4, "master_timeout": 2, "response_timeout": 4}

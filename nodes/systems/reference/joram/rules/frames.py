@@ -22,8 +22,6 @@ _EPOCH = struct.Struct(">Bq")
 """The beginning of a frame that belongs to an epoch."""
 _APPEND_HEAD = struct.Struct(">Bqqqqd")
 _SIZES = {_LOG_POSITION: 41, _REJECT: 9, _PRE_VOTE_REQUEST: 10, _FETCH: 41, _STATE_BEGIN: 9}
-_PROOF = 32
-"""Bytes of a frame of a handshake, whose first one may be any."""
 _ACKS_A_CHECK = 64
 """One of this number of acknowledgements is checked: each check takes a copy of the disk."""
 _BASE, _PROMISED = 0, 2
@@ -72,7 +70,7 @@ class SaysWhatIsOnDisk(Watcher):
 
 def _code(frame: Any) -> int:
     """Return a frame's first byte; -1: it is not a message between replicas."""
-    if type(frame) is not bytes or len(frame) == _PROOF:
+    if type(frame) is not bytes or not frame:
         return -1
     return int(frame[0]) if len(frame) == _SIZES.get(frame[0], len(frame)) else -1
 

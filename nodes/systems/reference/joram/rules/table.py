@@ -15,7 +15,7 @@ from nodes.systems.reference.joram.rules.deadlines import DEADLINES
 from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -143,6 +143,7 @@ INVARIANTS = (
     COUNTS_ADD_UP,
     *GUARDS,
     ROWS_JUDGED,
+    NO_MISTAKES,
     same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip
 

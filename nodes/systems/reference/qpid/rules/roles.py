@@ -429,4 +429,6 @@ class BrokerStatusTells(Watcher):
         wrong = [f"{name} {shown[name]}, which is {stands[name]}" for name in stands if shown[name] != stands[name]]
         if status["serving"] and not now.confirms:
             wrong.append("that it serves, and it may not confirm")
+        if status["shutting_down"] and program.admits:
+            wrong.append("that the cluster is being shut down, and it admits clients")
         return f"its status tells {wrong[0]}" if wrong else ""

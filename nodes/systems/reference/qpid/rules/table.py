@@ -14,7 +14,7 @@ from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
 from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -131,6 +131,7 @@ INVARIANTS = (
     COUNTS_ADD_UP,
     *GUARDS,
     ROWS_JUDGED,
+    NO_MISTAKES,
     same_state("of the same generation and group", {**_HOT, "as_documented": ("",)}),
 )  # fmt: skip
 
