@@ -127,7 +127,7 @@ class DrawnCase:
 def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case:
     drawing = SYSTEMS.load(system).drawing
     given = replace(given, settings=with_new_names(system, workload, NO_FAULTS, "sim", given.settings))
-    settings = _settings(drawing.draws, rng, given.settings)
+    settings = _settings([draw for draw in drawing.draws if not draw.faults], rng, given.settings)
     settings |= _settings(WORKLOADS.load(workload).draws, rng, given.settings)
     nodes = rng.choice(drawing.nodes) if drawing.nodes and rng.random() < NODES_SHARE else None
     nodes = given.nodes if given.nodes is not None else nodes
@@ -138,6 +138,8 @@ def _drawn(system: str, workload: str, given: Given, rng: random.Random) -> Case
     names = [name for name in families.split(",") if name != NO_FAULTS]
     for name in names:
         settings |= _settings(FAULTS.load(name).draws, rng, fixed)
+    aimed = [draw for draw in drawing.draws if draw.faults and set(draw.faults) <= set(names)]
+    settings |= _settings(aimed, rng, fixed)
     declared = {option.name: option.default for option in declared_options(system, workload, names)}
     if "min_ok" in declared:
         settings["min_ok"] = min(MIN_OK_OPERATIONS, declared["min_ok"])

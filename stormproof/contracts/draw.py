@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Draw:
     """A setting that a ``share`` of all runs draws uniformly from ``values`` (a value listed twice has twice the
-    chance); other runs use its default. ``where`` are settings that a run must have for the draw."""
+    chance); other runs use its default. ``where`` are settings that a run must have for the draw, ``faults`` the fault
+    families; a draw with ``faults`` comes after all others, and its ``where`` names settings of such draws only."""
 
     name: str
     values: tuple[object, ...]
     share: float = 0.4
     where: Mapping[str, object] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

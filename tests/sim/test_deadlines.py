@@ -454,6 +454,7 @@ LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] =
     "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
     "uncut": ("standalone", "dialogue", "packets", {"client_heartbeat": "3", "op_timeout": "6"}, never_doomed),
     "denied": ("standalone", "security", "kill", {}, rights_stay),
+    "bereft": ("standalone", "security", "kill", {}, rights_stay),
     "failed-store": ("fiorano", "queue", "disk", {"disk_kind": "sync-error"}, lives_on),
     "lingering": ("standalone", "dialogue", "kill", {"client_heartbeat": "3", "op_timeout": "6"}, never_cut_off),
     "uncommitted": ("standalone", "queue", "kill", {}, lazy),

@@ -12,12 +12,17 @@ import pytest
 from nodes.reference import wire
 from nodes.reference.designs.icestorm.decisions import Stamp
 from nodes.reference.designs.joram.messages import PrepareReply, PreVoteRequest, Reject, pack
+from nodes.reference.designs.qpid.manager import messages as managers
+from nodes.reference.designs.qpid.positions import agreement
+from nodes.reference.replication.handshake import encode_frame
 from nodes.reference.replication.messages import Ack, Append, LogPosition, StateBegin, StateEnd
 from nodes.systems.reference.icestorm.rules.data import AgreedIsThere, OneDatabaseAStamp, StampsGrow
 from nodes.systems.reference.icestorm.rules.frames import AnswersAsItHas
 from nodes.systems.reference.joram.rules import frames
 from nodes.systems.reference.joram.rules.data import CommittedIsDurable
 from nodes.systems.reference.joram.rules.frames import SaysWhatIsOnDisk
+from nodes.systems.reference.qpid.rules.wire import VotesInSilence, numbered_alike
+from nodes.systems.reference.rules.answers import AnswersOnce
 from nodes.systems.reference.wire_reader import Added, LinkReader
 from stormproof.contracts.invariant import Watcher
 
@@ -225,3 +230,79 @@ def test_acknowledgements_of_before_a_loss_count_for_those_entries_alone() -> No
 
 def test_the_layouts_are_those_of_the_frames() -> None:
     assert frame_of(Ack(1, 2, 3.0)) == struct.pack(">Bqqd", 3, 1, 2, 3.0)
+
+
+def beat(ballot: int, sent: float) -> Any:
+    return told_manager(managers.Beat(sent, ballot, 1, "n1", False, False, [], [0, 0, []], {}))
+
+
+def echo(promised: int, sent: float) -> Any:
+    return told_manager(managers.Echo(sent, promised, 1, 1, "n1", 0.0, 0, 0, [0, 0, []]))
+
+
+def told_manager(message: managers.Message) -> Any:
+    (frame,) = LinkReader().feed(managers.pack(message))
+    return frame
+
+
+@pytest.mark.parametrize(("ballot", "candidate", "ago", "asked_before", "granted", "wrong"), [
+    (7, "n3", 0.5, False, True, True),
+    (7, "n3", 0.5, False, False, False),
+    (7, "n1", 0.5, False, True, False),
+    (7, "n3", 1.5, False, True, False),
+    (7, "n3", 0.5, True, True, False),
+    (6, "n3", 0.5, False, True, False),
+    (0, "n3", 0.5, False, True, False),
+], ids=["wrong", "refused", "its coordinator", "silence", "asked before", "a ballot that is over", "no coordinator"])
+def test_a_manager_that_hears_a_coordinator_votes_for_nobody_else(
+        ballot: int, candidate: str, ago: float, asked_before: bool, granted: bool, wrong: bool) -> None:
+    watcher, now = VotesInSilence(), [10.0]
+    program: Any = SimpleNamespace(now=lambda: now[0], options=SimpleNamespace(lease=1.0))
+    for node in ("n1", "n2", "n3"):
+        watcher.look(node, program, cast("Any", None), None)
+    asks = told_manager(managers.VoteRequest(8, False))
+    if asked_before:
+        watcher.sent(candidate, "n2", asks)
+    watcher.sent("n1", "n2", beat(ballot, 9.5))
+    watcher.sent("n2", "n1", echo(7, 9.5))
+    if not asked_before:
+        watcher.sent(candidate, "n2", asks)
+    now[0] += ago
+    vote = told_manager(managers.Vote(8, False, granted, 7, 7, 1, "n1"))
+    assert bool(watcher.sent("n2", candidate, vote)) is wrong
+
+
+RECEIPT = b"RECEIPT\nreceipt-id:r1\n\n\0"
+
+
+@pytest.mark.parametrize(("chunks", "wrong"), [
+    ([b"CONNECTED\nsession:c\nx-received:0\n\n\0", RECEIPT, b"\n", RECEIPT], True),
+    ([b"CONNECTED\nsession:c\n\n\0", RECEIPT + RECEIPT], True),
+    ([b"CONNECTED\nsession:c\n\n\0", RECEIPT, RECEIPT.replace(b"r1", b"r12")], False),
+    ([b"CONNECTED\nsession:c\nx-received:3\n\n\0", RECEIPT, RECEIPT], False),
+], ids=["again", "at once", "another", "resumed"])
+def test_a_client_is_answered_once(chunks: list[bytes], wrong: bool) -> None:
+    reader, watcher = LinkReader(), AnswersOnce()
+    frames_seen = [frame for chunk in chunks for frame in reader.feed(chunk)]
+    assert any(watcher.sent("n1", "c1", frame) for frame in frames_seen) is wrong
+
+
+def test_the_proof_of_a_handshake_is_no_message() -> None:
+    """It is a hash, which may begin as any message does."""
+    reader, message = LinkReader(), managers.pack(managers.VoteRequest(8, False))
+    hello, proof = encode_frame(["stormproof-links", "cluster", "n1", b"number"]), encode_frame(b"\x03" * 32)
+    assert len(reader.feed(hello + proof + message)) == 2
+    assert len(reader.feed(encode_frame(b"\x03" * 32))) == 1
+
+
+@pytest.mark.parametrize(("ours", "last", "theirs", "their_last", "alike"), [
+    ([(1, 1)], 4, [(1, 1)], 6, 4),
+    ([(1, 1), (2, 5)], 8, [(1, 1)], 6, 4),
+    ([(1, 1), (2, 5)], 8, [(1, 1), (2, 5)], 6, 6),
+    ([(1, 1), (2, 5)], 8, [(1, 1), (3, 4)], 6, 3),
+    ([(2, 1)], 3, [(1, 1)], 3, 0),
+    ([], 0, [(1, 1)], 3, 0),
+])
+def test_where_two_copies_of_a_queue_diverge(ours: list[tuple[int, int]], last: int, theirs: list[tuple[int, int]],
+                                             their_last: int, alike: int) -> None:
+    assert numbered_alike(ours, last, theirs, their_last) == alike == agreement(ours, last, theirs, their_last)

@@ -304,6 +304,11 @@ def unknown_command(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Destinations, "consume", missing)
 
 
+def all_kept(patch: pytest.MonkeyPatch) -> None:
+    """A primary takes a backup's messages for its own."""
+    patch.setattr("nodes.reference.designs.qpid.browsing.agreement", lambda ours, last, theirs, their_last: their_last)
+
+
 def said_yes_only(patch: pytest.MonkeyPatch) -> None:
     """Replicas say that they have made a change."""
     patch.setattr(Replication, "told_to_update", lambda self, *about: True)
@@ -358,6 +363,11 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "no-mistakes": (TOPIC, unknown_command),
     "wakes-for-work": (Case("standalone", "dialogue", "kill,packets", None, 14.0, 40.0, {
         "min_ok": "1", "reliable": "false", "bug": "wake-lost"}), nothing),
+    "answers-once": (replace(JORAM, workload="register", settings={**QUICK, "bug": "read-on-arrival"}), nothing),
+    "votes-in-silence": (replace(QPID, nemesis="partition,pause", settings={
+        "min_ok": "5", "partition_kind": "bridge", "bug": "votes-though-heard"}), nothing),
+    "resets-what-differs": (replace(QPID, nemesis="points", settings={
+        "min_ok": "5", "points_kind": "partial", "broker_network": "own"}), all_kept),
     "levels-kept": (replace(QPID, workload="dialogue", settings={"bug": "level-by-default-only"}), nothing),
     "promises-on-disk": (bug("promise-unwritten"), nothing),
     "rests-after-start": (replace(bug("no-rest-after-start"), nemesis="crash,kill"), nothing),

@@ -9,6 +9,7 @@ commands, under any later primary.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,13 @@ class ManagedRight(ManagedObject):
     destination: str = ""
 
 
+@dataclass(frozen=True)
+class LoosePrincipal(ManagedObject):
+    """A principal that is created and deleted."""
+
+    login: str = ""
+
+
 def rights(options: Mapping[str, Any]) -> list[ManagedRight]:
     """Return the rights of a test: two for each principal and queue."""
     # Each name is a prefix of the next: a right to one queue must not apply to another.
@@ -75,11 +83,11 @@ def _right(login: str, right: str, destination: str) -> ManagedRight:
                         login=login, right=right, destination=destination)
 
 
-def _principal(login: str) -> ManagedObject:
-    return ManagedObject(f"principal {login}", (CREATE, DESTROY), ("principal-exists", "no-such-principal"),
+def _principal(login: str) -> LoosePrincipal:
+    return LoosePrincipal(f"principal {login}", (CREATE, DESTROY), ("principal-exists", "no-such-principal"),
                          {CREATE: ("create-principal", {"login": login, "passcode": passcode_of(login)}),
                           DESTROY: ("delete-principal", {"login": login}),
-                          LOOK: ("list", {"kind": "principal", "name": login})}, found=bool)
+                          LOOK: ("list", {"kind": "principal", "name": login})}, found=bool, login=login)
 
 
 def _administered(name: str) -> ManagedObject:
@@ -110,7 +118,8 @@ class SecurityClient(ManagedConnection):
         """Login -> the destination of its SEND in an open transaction; the commit shows whether the right still
         exists."""
         self._consumers: dict[str, StompConnection] = {}
-        """Login -> a connection with a subscription that stays, which the broker must end when the right is revoked."""
+        """Login -> a connection that stays: with a subscription, which the broker must end when the right is revoked,
+        or of a loose principal, which it must end when that is deleted."""
         self._tried = 0
 
     async def close(self) -> None:
@@ -126,7 +135,10 @@ class SecurityClient(ManagedConnection):
             done = await self._try(op, managed.login, managed.right, managed.destination)
             self.unserved = done.type != OK
             return done
-        return await super().invoke(op)
+        done = await super().invoke(op)
+        if (op.f, done.type, done.value) == (LOOK, OK, DONE) and isinstance(managed, LoosePrincipal):
+            await self._stay(managed.login)
+        return done
 
     # Trying a right.
 
@@ -197,6 +209,13 @@ class SecurityClient(ManagedConnection):
         await found.open(self.open_timeout)
         self._consumers[login] = found
         return found
+
+    async def _stay(self, login: str) -> None:
+        """Connect as a loose principal, and stay, unless it has been deleted in the meantime."""
+        stays = self._consumers.get(login)
+        if stays is None or not stays.connected:
+            with suppress(ConnectionBroken):
+                await self._consumer(login)
 
     async def _drop(self, login: str) -> None:
         self._sent.pop(login, None)

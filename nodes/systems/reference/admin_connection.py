@@ -31,6 +31,7 @@ class AdminConnection:
         self._writer: asyncio.StreamWriter | None = None
         self._parser = Parser()
         self._frames: list[Frame] = []
+        self._asked = 0
 
     async def status(self, timeout: float) -> dict[str, Any]:
         """Return the node's status.
@@ -67,7 +68,8 @@ class AdminConnection:
 
     async def request(self, headers: Mapping[str, str], body: bytes, timeout: float) -> Mapping[str, str]:
         """Send a frame and return the headers of its receipt; raises as ``status`` does."""
-        frame = Frame("SEND", {**headers, "receipt": "request"}, body)
+        self._asked += 1
+        frame = Frame("SEND", {**headers, "receipt": str(self._asked)}, body)
         return (await self._ask(frame, "RECEIPT", timeout)).headers
 
     async def _ask(self, question: Frame, answer: str, timeout: float) -> Frame:

@@ -4,6 +4,7 @@ value. It shares no code with the broker, whose encoder it would otherwise have 
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ _NONE, _FALSE, _TRUE, _INT, _FLOAT, _STR, _BYTES, _LIST, _DICT = range(9)
 _HELLO = "stormproof-"
 """The beginning of the protocol's name, which is first in the first frame where peers introduce themselves."""
 _ADDED = b"RECEIPT\nreceipt-id:add "
+_RECEIPT = re.compile(rb"(?:^|[\0\n])RECEIPT\nreceipt-id:(?!add )([^\n]*)\n")
+_RESUMED = re.compile(rb"\nx-received:[1-9]")
 
 
 class Added(NamedTuple):
@@ -21,23 +24,38 @@ class Added(NamedTuple):
     name: str
 
 
+class AnsweredAgain(NamedTuple):
+    """A receipt that a client got before on the same connection."""
+
+    receipt: str
+
+
 class LinkReader:
-    """Reads one direction of a connection. That of a client, whose first byte is a letter or a line feed, has no
-    frames; of an administrator's, ``Added`` is read. The proof of the secret that follows an introduction is left out:
-    its bytes are random, and may look like those of any message."""
+    """Reads one direction of a connection. The proof of the secret that follows an introduction is left out: its bytes
+    are random, and may look like those of any message.
+
+    The connection of a client begins with a letter or a line feed. It has no frames; the receipts that come twice on it
+    are read, and of an administrator's, ``Added``.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
-        self._foreign = False
+        self._receipts: set[bytes] | None = None
+        """The receipts of a client's connection so far; None on a connection of programs."""
+        self._resumed = False
         self._introduced = self._proven = False
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the values of the frames that these bytes complete."""
-        if self._foreign:
-            return _of_administrator(data)
+        if self._receipts is not None:
+            if b"RECEIPT" not in data:
+                return []
+            return _of_administrator(data) or ([] if self._resumed else self._repeated(data, self._receipts))
         rest = self._rest + data
-        if rest[0]:
-            self._foreign = True  # no frame is as long as that
+        if rest[0]:  # no frame is as long as that
+            self._receipts = set()
+            # Frames of an earlier connection are confirmed here, and again when they are sent again.
+            self._resumed = _RESUMED.search(rest) is not None
             return []
         found, at = [], 0
         while len(rest) - at >= _HEAD.size:
@@ -55,6 +73,15 @@ class LinkReader:
             self._introduced = self._introduced or _is_hello(value)
             found.append(value)
         self._rest = rest[at:]
+        return found
+
+    @staticmethod
+    def _repeated(data: bytes, known: set[bytes]) -> list[AnsweredAgain]:
+        found = []
+        for receipt in _RECEIPT.findall(data):
+            if receipt in known:
+                found.append(AnsweredAgain(receipt.decode(errors="replace")))
+            known.add(receipt)
         return found
 
 
@@ -117,3 +144,15 @@ def decoded(data: bytes) -> Any:
     if used != len(data):
         raise ValueError(f"{len(data)} bytes hold a value of {used}")
     return value
+
+
+def first_items(data: bytes, number: int) -> list[Any]:
+    """Return the first values of an encoded list, without reading the others; fewer if it has fewer."""
+    if data[:1] != bytes([_LIST]):
+        raise ValueError(f"{data[:20]!r} is not an encoded list")
+    count, at = _number(data, 1)
+    found = []
+    for _ in range(min(number, count)):
+        item, at = _value(data, at)
+        found.append(item)
+    return found

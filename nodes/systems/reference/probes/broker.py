@@ -48,6 +48,8 @@ class BrokerProbe:
             found["superseded"] = shared
         if denied := self.engine.denied():
             found["denied"] = denied
+        if bereft := self.engine.bereft():
+            found["bereft"] = bereft
         if broker.logins:
             found["login"] = list(broker.logins)
         if hasty := sessions.cut_early(broker.silences):

@@ -8,7 +8,7 @@ from nodes.reference.api import Image
 from nodes.reference.engine.engine import StoreEngine
 from nodes.reference.engine.model import PLAIN, PROXY, QUEUE_PREFIX, Queue
 from nodes.reference.engine.proxies import is_agent
-from nodes.reference.engine.security import CONSUME
+from nodes.reference.engine.security import CONSUME, MANAGE
 from nodes.reference.engine.threads import is_collocated, thread_of
 from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.systems.reference.probes.counters import has_room, has_waiting, miscounted
@@ -63,6 +63,15 @@ class EngineProbe:
         return [(conn, name) for conn, context in self._engine.state.contexts.items() if not is_agent(conn)
                 for name in (_destination(each.queue) for each in context.subscriptions.values())
                 if not security.permits(context.login, CONSUME, name)]  # fmt: skip
+
+    def bereft(self) -> list[str]:
+        """Return the connections whose principal does not exist any longer. The broker's own login is none, and may do
+        everything."""
+        security, contexts = self._engine.security, self._engine.state.contexts
+        if not security.enabled:
+            return []
+        return [conn for conn, context in contexts.items() if not is_agent(conn) and not is_collocated(conn)
+                and security.principal(context.login) is None and not security.permits(context.login, MANAGE, "")]
 
     def collocated(self) -> dict[str, tuple[str, int]]:
         """Map each collocated client's thread to its connection and the output number of its oldest unacknowledged

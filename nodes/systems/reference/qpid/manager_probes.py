@@ -99,6 +99,10 @@ class ManagerProbe:
         """Return the latest broker reports of the live members, this one included."""
         return self._manager.reports()
 
+    def now(self) -> float:
+        """Return the seconds on this manager's clock."""
+        return self._manager.runtime.now()
+
     def heard_ago(self) -> float:
         """Return the seconds since the last message of the coordinator."""
         return self._manager.runtime.now() - self._manager.coordinator.heard_at

@@ -15,7 +15,7 @@ from nodes.reference.designs.qpid.eviction import Eviction
 from nodes.reference.designs.qpid.lease_client import ManagerPermission
 from nodes.reference.designs.qpid.messages import size_of
 from nodes.reference.designs.qpid.options import MESSAGES, NONE
-from nodes.reference.designs.qpid.positions import Generations
+from nodes.reference.designs.qpid.positions import Generation, Generations
 from nodes.reference.designs.qpid.primary import Permission, Primary
 from nodes.reference.designs.qpid.roles import Roles
 from nodes.reference.designs.qpid.states import CATCHUP, CONNECTING, PRIMARY, READY
@@ -191,6 +191,17 @@ class QpidProbe:
         for (kind, name), arguments in self._roles.configuration.items():
             if kind == QUEUE and self._roles.levels.of(kind, name, arguments) == MESSAGES:
                 yield name, arguments.get(CREATED, "")
+
+    def numbering(self) -> dict[str, tuple[str, int, list[Generation]]]:
+        """Return for each queue with replicated messages its creation mark, its last position, and the generations that
+        numbered its messages."""
+        positions = self._roles.engine.positions()
+        return {name: (made, positions.get(name, 0), list(self._roles.generations.of(name)))
+                for name, made in self._copied()}
+
+    def position(self, told: Sequence[int]) -> int:
+        """Decode a position in a message to another broker."""
+        return told[0] << self._design.options.sequence_bits | told[1]
 
     def extent(self) -> dict[str, tuple[str, int, int]]:
         """Return for each queue with replicated messages its creation mark, its last position and its depth."""

@@ -23,6 +23,14 @@ DEADLINES = (
         momentary=True,
     ),
     Deadline(
+        "bereft",
+        {},
+        0.02,
+        "docs/designs/fiorano.md, Principals, rights and administered objects: its connections are closed in that step",
+        requirement="no connection is open whose principal is gone",
+        momentary=True,
+    ),
+    Deadline(
         "delivery",
         {},
         0.3,

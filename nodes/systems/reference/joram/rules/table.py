@@ -8,6 +8,7 @@ an Understandable Consensus Algorithm", 2014.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nodes.reference.server.reaction import TAKING
 from nodes.systems.reference.joram.rules import data, frames, members, roles
@@ -15,6 +16,7 @@ from nodes.systems.reference.joram.rules.deadlines import DEADLINES
 from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
@@ -139,6 +141,7 @@ INVARIANTS = (
               "docs/designs/joram.md, Adding a replica at run time", frames.AddedIsListed, seen=(WIRE, WORD)),
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
               roles.StatusTells, where=_PRIMARY),
+    replace(ANSWERS_ONCE, where={"propagation": ("synchronous",)}),
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,
@@ -213,7 +216,10 @@ DRAWING = Drawing(
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),
         Draw("send_window", (200, 2000), 0.5),
-        Draw("log_keep", (2,), 0.7, {"send_window": 200}),  # so few that a slow peer soon lags behind them
+        # So few that a peer that is slow, or stands still, soon lags behind them, while the others commit.
+        Draw("log_keep", (2,), 0.7, {"send_window": 200}),
+        Draw("ack", ("majority",), 0.6, {"send_window": 200}),
+        Draw("detection_timeout", (2.0,), 0.5, {"send_window": 200}),
         Draw("spares", (1, 2), 0.5),
         Draw("partitions", ("unspecified",), 0.5),
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),

@@ -14,6 +14,7 @@ from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
 from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
@@ -78,6 +79,10 @@ INVARIANTS = (
     Invariant("copies-match", "a backup that is ready has each message of its primary, under the same number",
               "the document: Replicating browsers", data.CopiesMatch,
               where={**_HOT, "as_documented": ("",)}),
+    Invariant("resets-what-differs", "a primary has a backup drop what another primary has numbered",
+              "positions.py: two brokers' copies of a queue agree up to the point at which the lists of their "
+              "generations diverge; Kafka's leader epochs (KIP-101)", wire.ResetsWhatDiffers,
+              where={**_HOT, "as_documented": ("",)}, seen=(WIRE, WORD)),
     Invariant("levels-kept", "what says of itself that it is not replicated is at no backup",
               "the document: Replicating configuration, qpid.replicate", data.LevelsKept,
               where={**_HOT, "as_documented": ("",)}),
@@ -93,6 +98,9 @@ INVARIANTS = (
               "docs/designs/qpid.md: admin qpid status; manager/report.py: its own word", roles.BrokerStatusTells),
     Invariant("elected-by-most", "who coordinates has the promises of most managers, on disk, which heard nobody else",
               _PAXOS, roles.ElectedByMost, excuses=_CLOCKS, where=_MANAGED, of=_BOTH),
+    Invariant("votes-in-silence", "a manager that hears a coordinator votes for nobody else, nor says that it would",
+              "docs/designs/qpid.md: a pre-vote prevents disturbance by candidates that can't win; Ongaro's "
+              "dissertation, 9.6", wire.VotesInSilence, where=_MANAGED, of=(MANAGER,), seen=(WIRE,)),
     Invariant("answers-noted", "a manager remembers when it last backed a primary, also of an earlier term", _LEASES,
               roles.AnswersNoted, where=_MANAGED, of=_BOTH),
     Invariant("cleared-when-over", "a primary may start when most have accepted it and earlier leases are over",
@@ -127,6 +135,7 @@ INVARIANTS = (
     Invariant("may-lead", "only a broker that is eligible, or of a first start, is promoted",
               "the document: the primary can only be started on nodes where there is a ready backup", roles.MayLead,
               where=_HOT),
+    ANSWERS_ONCE,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,
@@ -204,6 +213,9 @@ DRAWING = Drawing(
         Draw("dr_nodes", (1,), 0.1),
         Draw("dr_counted", ("no",), 0.5, {"dr_nodes": 1}),
         Draw("dr_latency", (0.05,), 0.5, {"dr_nodes": 1}),
+        # A primary ends when some backups have its last messages, and these can't tell the others.
+        Draw("points_kind", ("partial",), 0.4, faults=("points",)),
+        Draw("broker_network", ("own",), 0.5, faults=("points",)),
     ),
     nodes=(3, 3, 3, 4, 5),
     timeouts=("detection_timeout", "manager_lease", "catchup_timeout"),

@@ -1,21 +1,34 @@
-"""What a Qpid broker has told its primary, read from the wire by the checker, and compared with the broker's disk."""
+"""Watchers of the frames that Qpid brokers and their managers send. The checker reads them from the wire, and compares
+the reports of a backup with its disk."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
+from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
+from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.rules.disks import DiskWatcher
-from nodes.systems.reference.wire_reader import decoded
+from nodes.systems.reference.wire_reader import decoded, first_items
+from stormproof.contracts.invariant import Watcher
 
-_GROUP, _COMPLETED = 3, 4
-"""The first bytes of a group of events, and of a backup's word that it has stored all groups up to a number."""
+_ATTACH, _GROUP, _COMPLETED = 1, 3, 4
+"""The first bytes of a backup's list of its content, of a group of events, and of a backup's report that it has stored
+all groups up to a number."""
 _NUMBERS = struct.Struct(">Bqq")
 _ENQUEUE, _DEQUEUE, _RESET, _DELETE, _SNAPSHOT = "enqueue", "dequeue", "reset", "delete", "snapshot"
 _OF_A_QUEUE = (_RESET, _DELETE, _SNAPSHOT)
 _WORDS_A_LOOK = 25
 """One of this number of a backup's words is compared with its disk."""
 _REMEMBERED = 200
+_BEAT, _ECHO, _REQUEST, _VOTE = range(4)
+"""The first bytes of what managers send each other: heartbeats and their answers, requests for votes and votes."""
+_ASKED = struct.Struct(">Bq?")
+_BEATS_REMEMBERED = 16
+_SLACK = 0.01
+"""Seconds by which a frame may leave after the step that has written it."""
 
 
 class Enqueued(NamedTuple):
@@ -80,3 +93,148 @@ class CompletedIsStored(DiskWatcher):
     def ended(self, node: str) -> None:
         """Forget what an ended broker was sent: it is sent what it lacks when it attaches again."""
         self._kept.pop(node, None)
+
+
+class ResetsWhatDiffers(Watcher):
+    """Tracks the running brokers, the lists of backups that are not answered, and the queues that an answer under way
+    has yet to reset, each with the highest position to which."""
+
+    fields = ("state",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, QpidProbe] = {}
+        self._lists: dict[tuple[str, str], list[Any]] = {}
+        self._due: dict[tuple[str, str], dict[str, int]] = {}
+
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
+        """Note the running broker."""
+        self._programs[node] = program
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that a primary's answer to a backup's list resets each queue in which both have numbered differently,
+        to a position before that."""
+        if type(frame) is not bytes or not frame:
+            return ""
+        if frame[0] == _ATTACH:
+            self._lists[node, peer] = decoded(frame[1:])[2]
+            self._due.pop((peer, node), None)
+        elif frame[0] == _GROUP and ((peer, node) in self._lists or (node, peer) in self._due):
+            return self._answers(node, peer, *decoded(frame[1:])[2:])
+        return ""
+
+    def _answers(self, node: str, peer: str, events: list[Any], more: bool) -> str:
+        program, listed = self._programs.get(node), self._lists.pop((peer, node), None)
+        if program is None or program.failed:
+            return ""
+        if listed is not None:
+            if not events or events[0][0] != _SNAPSHOT:
+                return ""
+            self._due[node, peer] = due_resets(program, listed)
+        due = self._due[node, peer]
+        for name, *about in events:
+            if name == _RESET and about[0] in due and program.position(about[1]) <= due[about[0]]:
+                del due[about[0]]
+        if more:
+            return ""
+        del self._due[node, peer]
+        left = next(iter(due.items()), None)
+        return (f"it lets {peer} keep the messages of queue {left[0]} beyond {left[1]}, up to which both have numbered "
+                "alike") if left is not None else ""  # fmt: skip
+
+    def ended(self, node: str) -> None:
+        """Forget what an ended broker has listed, and what it was about to answer."""
+        self._programs.pop(node, None)
+        self._lists = {key: each for key, each in self._lists.items() if node not in key}
+        self._due = {key: each for key, each in self._due.items() if node not in key}
+
+
+def due_resets(program: QpidProbe, listed: list[Any]) -> dict[str, int]:
+    """Return the queues of which a backup lists more than it and its primary have numbered alike, each with the last
+    position up to which they have."""
+    ours, found = program.numbering(), dict[str, int]()
+    for name, made, generations, at, _ in listed:
+        if name not in ours or ours[name][0] != made:
+            continue
+        theirs, (_, last, mine) = program.position(at), ours[name]
+        alike = numbered_alike(mine, last, [(each[0], each[1]) for each in generations], theirs)
+        if theirs > alike:
+            found[name] = alike
+    return found
+
+
+def numbered_alike(ours: Sequence[tuple[int, int]], our_last: int, theirs: Sequence[tuple[int, int]], their_last: int,
+                   ) -> int:  # fmt: skip
+    """Return the last position up to which two copies of a queue were numbered by the same generations."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    begun = [each[common][1] - 1 for each in (ours, theirs) if len(each) > common]
+    return min(our_last, their_last, *begun)
+
+
+class Heard(NamedTuple):
+    """The coordinator that a manager has answered last, when that was by its clock, and the number of that frame."""
+
+    coordinator: str
+    at: float
+    number: int
+
+
+class VotesInSilence(Watcher):
+    """Tracks the latest heartbeats that each manager was sent by a coordinator, by the times that they carry; the last
+    coordinator that each has answered as such; and the requests for votes that are not answered yet. Frames are
+    numbered in the order in which they are sent."""
+
+    fields = ("promised",)
+
+    def __init__(self) -> None:
+        self._programs: dict[str, ManagerProbe] = {}
+        self._beats: dict[tuple[str, str], dict[float, int]] = {}
+        self._heard: dict[str, Heard] = {}
+        self._requests: dict[tuple[str, str, int, bool], int] = {}
+        self._number = 0
+
+    def look(self, node: str, program: ManagerProbe, now: ManagerObserved, before: ManagerObserved | None) -> str:
+        """Note the running manager."""
+        self._programs[node] = program
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that a manager that hears a coordinator grants no vote, and no pre-vote, to another member."""
+        if type(frame) is not bytes or not frame or node not in self._programs:
+            return ""
+        self._number += 1
+        kind = frame[0]
+        if kind == _BEAT:
+            sent, ballot = first_items(frame[1:], 2)
+            if ballot:
+                beats = self._beats.setdefault((node, peer), {})
+                beats[sent] = ballot
+                if len(beats) > _BEATS_REMEMBERED:
+                    del beats[next(iter(beats))]
+        elif kind == _ECHO:
+            sent, promised = first_items(frame[1:], 2)
+            # A heartbeat of a ballot below the promised one is answered, too, and not heeded.
+            if promised <= self._beats.get((peer, node), {}).get(sent, -1):
+                self._heard[node] = Heard(peer, self._programs[node].now(), self._number)
+        elif kind == _REQUEST and len(frame) == _ASKED.size:
+            _, ballot, sure = _ASKED.unpack(frame)
+            self._requests[node, peer, ballot, sure] = self._number
+        elif kind == _VOTE:
+            ballot, sure, granted = first_items(frame[1:], 3)
+            return self._votes(node, peer, self._requests.pop((peer, node, ballot, sure), 0)) if granted else ""
+        return ""
+
+    def _votes(self, node: str, peer: str, asked: int) -> str:
+        heard, program = self._heard.get(node), self._programs[node]
+        if heard is None or heard.coordinator == peer or asked < heard.number:
+            return ""
+        ago = program.now() - heard.at
+        if ago >= program.options.lease - _SLACK:
+            return ""
+        return (f"it votes for {peer}, or says that it would, and has heard the coordinator {heard.coordinator} "
+                f"{ago:.3f} s ago, within a lease")  # fmt: skip
+
+    def ended(self, node: str) -> None:
+        """Forget what an ended manager has heard."""
+        self._programs.pop(node, None)
+        self._heard.pop(node, None)
