@@ -21,6 +21,10 @@ _ASKS = frozenset({
     "write", "read", "cas", "append",
 })
 """Functions that any serving node can carry out at once; functions that take something may have to wait for it."""
+_LAST = frozenset({*_ASKS, "attach", "listen", "settle"})
+"""Functions that a healthy system carries out for clients at the end of a run."""
+_FEW = 3
+"""Requests at the end of a run that are enough to tell that nobody is served."""
 _PAIR = 2
 _ONE_OF_PAIR = (frozenset({"n1"}), frozenset({"n2"}))
 _RESTED = SECOND
@@ -88,6 +92,22 @@ def silences(run: Run) -> list[Silence]:
         if bound and (each := _longest(success, requests, stretch)):
             found.append(Silence(bound, *each, stretch))
     return found
+
+
+def unserved(run: Run) -> tuple[int, ...]:
+    """Return the requests that clients made after the last heal, if no request of the whole run has succeeded.
+
+    There are at least ``_FEW``, for one alone may have been wrong. Each stretch without faults may have been shorter
+    than the bound that applies to it, so a system that serves nobody would otherwise remain within all bounds.
+    """
+    h = run.history
+    heals = [phase for phase in run.info.get("phases") or () if phase.get("name") == "heal" and phase.get("end")]
+    of_clients = h.process >= 0
+    if not heals or np.any(of_clients & (h.kind == OK)):
+        return ()
+    asked = of_clients & (h.kind == INVOKE) & (h.partner >= 0) & h.f.rows_with(*_LAST)
+    failed = np.flatnonzero(asked & (h.time >= int(heals[-1]["end"])))
+    return tuple(failed.tolist()) if failed.size >= _FEW else ()
 
 
 def _says_nothing(run: Run, bound: str, stretch: FaultFreeInterval) -> bool:

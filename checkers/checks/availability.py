@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from checkers.api import RunCheck
-from checkers.bounds import bounds_claimed, late_by, silences
+from checkers.bounds import bounds_claimed, late_by, silences, unserved
 from checkers.kernels.rows import first_successes, longest_gaps
 from checkers.run import SECOND, Run
 from stormproof import vocabulary
-from stormproof.contracts.bounds import HEALTHY
+from stormproof.contracts.bounds import HEALTHY, SERVES
 from stormproof.contracts.check import INVALID, MAX_EXAMPLES, VALID, Anomaly, CheckOutcome
 from stormproof.history.columns import Int32s
 from stormproof.history.ledger import FaultWindow
@@ -95,6 +95,10 @@ def _beyond_bounds(run: Run) -> tuple[list[Anomaly], dict[str, Any]]:
         if waits[HEALTHY] > float(claimed[HEALTHY]["seconds"]) + late:
             what = f"it took {elapsed(waits[HEALTHY])} after {since} until the cluster was healthy"
             anomalies.append(_late(HEALTHY, what, claimed, ()))
+    if SERVES in claimed and recovery and recovery["healthy"] and (rows := unserved(run)):
+        late_ones = amount(len(rows), "request")
+        what = f"nothing succeeded in the whole run, nor did {late_ones} to the healthy cluster at its end"
+        anomalies.append(_late(SERVES, what, claimed, run.rows_of(*rows)))
     for silence in silences(run):
         seconds = (silence.end - silence.start) / SECOND
         waits[silence.bound] = max(waits.get(silence.bound, 0.0), round(seconds, 6))
