@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from nodes.reference.engine.row_schema import ShapeError, check_row
 from nodes.systems.reference.probes import configurations, guards, page
 
 PAGE = Path(__file__).parents[2] / "docs/stomp.md"
-_UNITS = {"": 1, " KiB": 1 << 10, " MiB": 1 << 20}
+_UNITS = {"": 1, " KiB": 1 << 10, " MiB": 1 << 20, " GiB": 1 << 30}
 
 
-def number(text: str) -> int:
+def number(text: str) -> float:
     """What a cell of the table of limits says."""
-    found = re.fullmatch(r"([\d,]+)( [KM]iB)?", text.strip())
+    found = re.fullmatch(r"([\d,.]+)( [KMG]iB)?", text.strip())
     assert found, text
-    return int(found[1].replace(",", "")) * _UNITS[found[2] or ""]
+    return float(found[1].replace(",", "")) * _UNITS[found[2] or ""]
 
 
 def test_the_checkers_limits_are_those_of_the_page() -> None:
@@ -30,6 +31,34 @@ def test_the_checkers_limits_are_those_of_the_page() -> None:
         numbers = [defaults] if names.count("`") == 2 else defaults.split(", ")
         told |= dict(zip(re.findall(r"`(\w+)`", names), map(number, numbers), strict=True))
     assert told == page.LIMITS
+
+
+PAGES = {"qpid": {"detection_timeout": "silence", "eviction_timeout": "eviction"}}
+"""Design -> name on its page -> name in the code, where they differ."""
+
+
+@pytest.mark.parametrize("design", page.DESIGNS)
+def test_the_checkers_options_of_a_design_are_those_of_its_page(design: str) -> None:
+    text = (PAGE.parent / "designs" / f"{design}.md").read_text(encoding="utf-8")
+    told: dict[str, str] = {}
+    for names, defaults in re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", text, re.MULTILINE):
+        for name, default in zip(re.findall(r"`(\w+)`", names), defaults.split(", "), strict=False):
+            told.setdefault(PAGES.get(design, {}).get(name, name), default.strip("` "))
+    for name, promised in page.DESIGNS[design].items():
+        if isinstance(promised, bool | str):
+            assert told[name] == (promised if isinstance(promised, str) else str(promised).lower())
+        else:
+            assert number(told[name]) == promised, name
+
+
+def test_an_option_of_a_design_that_is_not_what_the_page_says_is_found() -> None:
+    @dataclass
+    class Options:
+        mode: str = "replicated"
+        lease: float = 2.0
+
+    assert page.unlike_design("fiorano", Options()) == "lease is 2.0 by default, and should be 1.0"
+    assert page.unlike_design("standalone", None) == ""
 
 
 def test_a_limit_that_is_not_what_is_said_is_found() -> None:

@@ -99,7 +99,9 @@ class BrokerProbe:
 
     def unlike_page(self) -> str:
         """Describe a default that differs from what its page promises; empty if there is none."""
-        return page.unlike_page(self._broker.limits, self._broker.config.options)
+        options = getattr(self._broker.design, "options", None)
+        return (page.unlike_page(self._broker.limits, self._broker.config.options)
+                or page.unlike_design(self._broker.config.design, options))
 
     def misjudged_rows(self) -> str:
         """Describe a row of this node's store that the guards of links judge wrongly; empty if there is none."""

@@ -1,6 +1,6 @@
 """What the pages promise of a broker whose configuration does not say otherwise, and how a broker differs from that.
 
-The numbers are those of docs/stomp.md and docs/designs/joram.md (a test compares them), not those of the broker.
+The numbers are those of docs/stomp.md and docs/designs (a test compares them), not those of the broker.
 """
 
 from __future__ import annotations
@@ -27,6 +27,38 @@ LIMITS: Mapping[str, float] = {
     "connect_timeout": 10, "idle_timeout": 30, "linger": 2,
 }
 """Option -> its default, from the table of limits."""
+
+DESIGNS: Mapping[str, Mapping[str, Any]] = {
+    "joram": {
+        "ack": "all", "propagation": "synchronous", "sync_interval": 0.05, "partitions": "primary-partition",
+        "detection_timeout": 1.0, "log_keep": 10_000, "log_keep_bytes": 32 * _MIB, "transfer": "two-step",
+        "transfer_chunk": 128 * _KIB, "max_state": 4096 * _MIB, "join": False,
+    },
+    "icestorm": {
+        "election_timeout": 1.0, "master_timeout": 1.0, "response_timeout": 0.5, "stamp": "counter",
+        "reads": "confirmed", "step_down": "checked", "retry_interval": 0.2, "delivery_timeout": 1.0,
+        "offline_events": "kept", "publisher_endpoints": "all", "acm_timeout": 0.0, "answer_page": 16_000,
+        "max_waiting": 100_000,
+    },
+    "qpid": {
+        "manager": "builtin", "manager_lease": 1.0, "eviction": 10.0, "replicate": "messages", "catchup_timeout": 5.0,
+        "catchup_backlog": 64 * _MIB, "silence": 1.0, "sequence_bits": 32, "store": "sync", "store_errors": "abort",
+        "standby": "hot", "answer_page": 16_000,
+    },
+    "fiorano": {
+        "mode": "replicated", "lease": 1.0, "heartbeat": 0.25, "start_alone": False, "lock": True, "fencing": True,
+        "stamps": "counter", "database_timeout": 1.0,
+    },
+}  # fmt: skip
+"""Design -> option, by its name in the code -> its default, from the table of options on the design's page."""
+
+
+def unlike_design(design: str, options: object) -> str:
+    """Describe a default of a design's options that differs from its page; empty if there is none."""
+    for name, promised in DESIGNS.get(design, {}).items():
+        if (found := getattr(type(options), name)) != promised:
+            return f"{name} is {found} by default, and should be {promised}"
+    return ""
 
 
 def unlike_page(limits: Limits, options: Mapping[str, Any]) -> str:

@@ -410,6 +410,15 @@ DEADLINES = (
         excuses=_ODD,
     ),
     deadlines.GREETING,
+    Deadline(
+        "orphan",
+        {},
+        1.5,
+        "roles.py: a broker closes the connections of its previous run, whose unacknowledged messages return to the "
+        "queues",
+        requirement="a connection without a client is closed within {}",
+        calm=True,
+    ),
     deadlines.MISDIRECTS,
     *deadlines.DEADLINES,
 )

@@ -208,7 +208,7 @@ DRAWING = Drawing(
         Draw("fault_network", ("brokers",), 0.5, {"broker_network": "own"}),
         Draw("catchup_backlog", (3000,), 0.15),
         Draw("store", ("async", "none"), 0.12),
-        Draw("standby", ("cold",), 0.06),
+        Draw("standby", ("cold",), 0.12),
         Draw("manager", ("none",), 0.06),
         Draw("dr_nodes", (1,), 0.1),
         Draw("dr_counted", ("no",), 0.5, {"dr_nodes": 1}),
