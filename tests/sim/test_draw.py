@@ -101,6 +101,14 @@ def test_a_share_of_runs_draws_a_setting_where_it_makes_sense() -> None:
     assert all(("b" in each) == (each.get("a") == 2) for each in found)
 
 
+def test_a_draw_for_faults_is_made_where_all_of_them_strike() -> None:
+    cases = [DrawnCase("joram", Given(nemeses=nemeses)).of(seed) for nemeses in (("points",), ("points,membership",))
+             for seed in range(20)]
+    assert {case.settings.get("points_kind") for case in cases[:20]}.isdisjoint({"cut", "cut,partial"})
+    aimed = [case for case in cases[20:] if case.settings.get("points_at") == "joram.regrouped"]
+    assert 5 < len(aimed) < 20
+
+
 @pytest.mark.parametrize(("never", "covered"), [
     (Never("x", {"a": (1,)}), True), (Never("x", {"a": (2,)}), False), (Never("x", {"missing": (1,)}), False),
     (Never("x", workloads=("queue",)), True), (Never("x", workloads=("topic",)), False),

@@ -225,6 +225,10 @@ DRAWING = Drawing(
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
         Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
                            "joram.promised,joram.viewed,joram.lease-ends"), 0.25),
+        # Who has promised ends while its log is adopted; a change of the group is at nobody but the master, and undone.
+        Draw("points_at", ("joram.promised",), 0.3, faults=("points", "partition")),
+        Draw("points_at", ("joram.regrouped",), 0.7, faults=("points", "membership")),
+        Draw("points_kind", ("cut", "cut,partial"), 0.6, faults=("points", "membership")),
     ),
     nodes=(2, 3, 3, 3, 4, 4, 5, 5),
     timeouts=("detection_timeout", "detection_timeout", "idle_timeout"),
