@@ -65,7 +65,7 @@ TRANSACTION: tuple[Draw, ...] = (
 PROCESSING: tuple[Draw, ...] = (
     *QUEUE,
     Draw("quality", ("at-most-once", "duplicate-okay"), 0.5),
-    Draw("source", ("topic",), 0.3),
+    Draw("source", ("topic",), 0.5),
     Draw("taking", ("pulled",), 0.3),
 )
 STORE_AND_FORWARD: tuple[Draw, ...] = (

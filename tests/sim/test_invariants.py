@@ -323,6 +323,19 @@ def any_services(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nodes.reference.config._services", lambda value: value)
 
 
+def services_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("nodes.reference.server.broker.ReferenceBroker.admission", lambda self: self.design.admission())
+
+
+def never_in_a_branch(patch: pytest.MonkeyPatch) -> None:
+    """A client that takes exactly once does so without a branch."""
+    async def apart(self: Any, connection: Any, message: Any, args: dict[str, Any], xid: str) -> None:
+        await connection.request("send", **args)
+        await connection.request("ack", id=message.ack_id)
+
+    patch.setattr("nodes.reference.server.reaction.ReactionService._in_a_branch", apart)
+
+
 def any_row(patch: pytest.MonkeyPatch) -> None:
     """A row that is not of the right form is taken."""
     patch.setattr("nodes.systems.reference.probes.guards.check_row", lambda row: None)
@@ -411,6 +424,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "defaults-as-promised": (TOPIC, twice_the_window),
     "configurations-judged": (TOPIC, any_services),
     "rows-judged": (JORAM, any_row),
+    "admits-with-services": (JORAM, services_not_awaited),
+    "services-as-configured": (replace(JORAM, workload="processing"), never_in_a_branch),
     **QPID_BREAKS,
     **ICESTORM_BREAKS,
     **JORAM_BREAKS,

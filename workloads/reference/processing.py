@@ -108,6 +108,7 @@ class ProcessingWorkload(QueueWorkload):
     name = "processing"
     needs = ("queues", "processing")
     draws = DRAWS
+    drawn = 2
     options = (
         Option("quality", EXACTLY_ONCE, "when the client inside the broker acknowledges: before it reacts, after, or "
                "in the same transaction (XA)", QUALITIES),

@@ -10,7 +10,7 @@ from nodes.reference.engine.threads import PREFIX
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.budget import Turns
 from nodes.reference.server.sessions import Session
-from nodes.systems.reference.probes import guards, networks, page, sessions
+from nodes.systems.reference.probes import guards, networks, page, services, sessions
 from nodes.systems.reference.probes.engine import EngineProbe
 
 
@@ -103,6 +103,19 @@ class BrokerProbe:
         return (page.unlike_page(self._broker.limits, self._broker.config.options)
                 or page.unlike_design(self._broker.config.design, options))
 
+    def runs_services(self) -> bool:
+        """Return whether all services run."""
+        return services.run(self._broker)
+
+    def admits_early(self) -> str:
+        """Tell that clients are admitted though the services do not run; empty if they are not."""
+        return "" if self._broker.stopping else services.admits_early(self._broker)
+
+    def unlike_configured(self) -> str:
+        """Describe how services do otherwise than their configuration says; empty if they do not."""
+        broker = self._broker
+        return "" if broker.store_failed else services.unlike_configured(broker.engine, broker.config.services)
+
     def misjudged_rows(self) -> str:
         """Describe a row of this node's store that the guards of links judge wrongly; empty if there is none."""
         return "" if self._broker.store_failed else guards.misjudged(self.engine.stored_rows())
@@ -133,7 +146,7 @@ class BrokerProbe:
 
     def left_over(self) -> str:
         """Describe state that is left over from the time when this node served; empty if there is none."""
-        broker, connections, services = self._broker, self._broker.connections, self._broker.services
+        broker, connections, those = self._broker, self._broker.connections, self._broker.services
         if not broker.serving:
             left = (len(connections.attached) + len(connections.waiting) + len(connections.idle_timers)
                     + len(connections.overtaken))
@@ -141,7 +154,7 @@ class BrokerProbe:
                 return f"connections that clients had, or waited for, while this node served: {left} are counted"
             if left := len(broker.networks.outward) + len(broker.networks.inward):
                 return f"connections with other servers, while this node served: {left} are counted"
-        running = len(services.started) - len(services.services)
+        running = len(those.started) - len(those.services)
         return f"services that were stopped: {running} are counted" if running > 0 else ""
 
 

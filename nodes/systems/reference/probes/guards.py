@@ -6,10 +6,13 @@ at a time: they must be refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nodes.reference import wire
 from nodes.reference.engine.row_schema import ShapeError, check_row, check_state
+from nodes.systems.reference.wire_reader import decoded
 
 Tables = Mapping[str, Mapping[int, list[Any]]]
 
@@ -36,6 +39,27 @@ _SAMPLE: Sequence[list[Any]] = (
 """One row of each kind; together they are a state."""
 _NUMBERED = ("queues", "contexts", "subscriptions", "shared", "messages", "transactions", "items", "shares", "outcomes",
              "closed", "security")
+_DEPTH = 32
+"""The depth to which values may be nested."""
+
+
+def _nested(depth: int) -> list[Any]:
+    return [_nested(depth - 1)] if depth > 1 else []
+
+
+_VALUES: Sequence[Any] = (
+    None, True, False, 0, 63, 64, -1, 127, 128, 300, -300, (1 << 63) - 1, -(1 << 63), 1.5, "", "x" * 127, "é" * 100,
+    b"", b"x" * 127, b"x" * 128, [], [1, -1, 64, 300, "a", [None, True, 0.5]], {}, {"a": "b", "c": {"d": [b"e"]}},
+    ["x"] * 200, _nested(_DEPTH),
+)
+"""Values that have an encoding."""
+_NO_VALUES: Sequence[Any] = (1 << 63, -(1 << 63) - 1, {1: 2}, object(), "\ud800", {"a": {1}}, _nested(_DEPTH + 1))
+"""Values that have none."""
+_NO_ENCODINGS: Sequence[bytes] = (
+    b"", b"\x09", b"\x07\x01" * _DEPTH + b"\x07\x00", b"\x07\xff\xff\xff\x7f", b"\x05\x01\xff",
+    b"\x03" + b"\xff" * 10 + b"\x01", b"\x08\x02\x01a\x00\x01a\x00",
+)
+"""An unknown tag, a list that is too deep, or cut short, a text that is none, a long number, a key that comes twice."""
 _NO_ROWS: Sequence[Any] = ([], ["queues"], {}, ["nothing", 1], [1, 1], ["queues", "1"])
 _NUMBERS: Mapping[str, Sequence[int]] = {
     "counters": (1, 2), "queues": (4, 5), "contexts": (4, 5, 6), "subscriptions": (5,), "messages": (5,),
@@ -72,7 +96,7 @@ def misjudged(rows: Sequence[list[Any]]) -> str:
 
 def misjudged_sample() -> str:
     """Describe how the guards misjudge a sample of each row, as it is or when it is spoilt; empty if they do not."""
-    if wrong := misjudged(_SAMPLE):
+    if wrong := misjudged(_SAMPLE) or _miscoded():
         return wrong
     tables: dict[str, dict[int, list[Any]]] = {}
     for row in _SAMPLE:
@@ -87,6 +111,29 @@ def misjudged_sample() -> str:
     if not _state_refused({**tables, "outgoing": {}}):
         return "a state is accepted that lacks a message for another server"
     return next((f"{row!r} is accepted as a row" for row in _NO_ROWS if not _row_refused(row)), "")
+
+
+def _miscoded() -> str:
+    """Describe a value, or bytes, that the encoding takes or refuses wrongly; empty if there is none."""
+    for value in _VALUES:
+        data = wire.encode(value)
+        if decoded(data) != value or wire.decode(data) != value:
+            return f"{value!r:.60} is encoded as what is not {value!r:.60}"
+        if not all(map(_undecodable, (data + b"\0", data[:-1]))):
+            return f"the encoding of {value!r:.60} is decoded with a byte more, or without its last one"
+    for value in _NO_VALUES:
+        with contextlib.suppress(wire.WireError):
+            wire.encode(value)
+            return f"{value!r:.60} is encoded"
+    return next((f"{data!r:.60} is decoded" for data in _NO_ENCODINGS if not _undecodable(data)), "")
+
+
+def _undecodable(data: bytes) -> bool:
+    try:
+        wire.decode(data)
+    except wire.WireError:
+        return True
+    return False
 
 
 def _row_refused(row: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from nodes.systems.reference.probes import configurations, guards
 from stormproof.contracts.invariant import Invariant, Watcher
@@ -13,6 +13,18 @@ class Common(Protocol):
 
     def unlike_page(self) -> str:
         """Describe a default that differs from what its page promises; empty if there is none."""
+        ...
+
+    def runs_services(self) -> bool:
+        """Return whether all services run."""
+        ...
+
+    def admits_early(self) -> str:
+        """Tell that clients are admitted though the services do not run; empty if they are not."""
+        ...
+
+    def unlike_configured(self) -> str:
+        """Describe how services do otherwise than their configuration says; empty if they do not."""
         ...
 
     def misjudged_rows(self) -> str:
@@ -52,6 +64,36 @@ class RowsJudgedRightly(Watcher):
         return wrong or program.common.misjudged_rows()
 
 
+class AdmitsWithServices(Watcher):
+    """Notes the brokers whose services run."""
+
+    fields = ("serving", "committed")
+
+    def __init__(self) -> None:
+        self._running: set[str] = set()
+
+    def look(self, node: str, program: Guarded, now: Any, before: Any) -> str:
+        """Ask whether it admits clients; when it begins to, look whether there is what its services deploy."""
+        common = program.common
+        if not common.runs_services():
+            self._running.discard(node)
+            return common.admits_early()
+        if node in self._running:
+            return ""
+        self._running.add(node)
+        return common.unlike_configured()
+
+
+class ServesAsConfigured(Watcher):
+    """Stateless check of a broker's services."""
+
+    period = 1.0
+
+    def inspect(self, node: str, program: Guarded) -> str:
+        """Compare what they did with their configuration."""
+        return program.common.unlike_configured()
+
+
 class ConfigurationsJudgedRightly(Watcher):
     """Notes whether the guard of configurations, which is the same for all nodes, was asked."""
 
@@ -78,4 +120,13 @@ CONFIGURATIONS_JUDGED = Invariant(
 ROWS_JUDGED = Invariant(
     "rows-judged", "what another replica sends of its state is taken, and refused where a column is spoilt",
     "row_schema.py: input from a link is checked for forms and references", RowsJudgedRightly)
+SERVICES = (
+    Invariant("admits-with-services", "a master admits clients once all services run, and what they deploy is there",
+              "docs/designs/joram.md, Services: the master admits clients and other servers once all services run",
+              AdmitsWithServices),
+    Invariant("services-as-configured", "what services deploy is there, and a client inside the broker settles each "
+              "message in a branch if it takes exactly once, and otherwise in none",
+              "reaction.py, HA Joram 4.6.1: the qualities of service; destinations and durable subscriptions are "
+              "deployed before any client is admitted", ServesAsConfigured),
+)
 GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED)

@@ -18,7 +18,7 @@ from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
-from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
+from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED, SERVICES
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
     BYTES,
@@ -145,6 +145,7 @@ INVARIANTS = (
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,
+    *SERVICES,
     ROWS_JUDGED,
     NO_MISTAKES,
     same_state("that have applied the same entries", _SAFE),
