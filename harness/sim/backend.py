@@ -486,6 +486,9 @@ class SimBackend(Backend):
             node.disk.discard()
         for disk in self._shared.values():
             disk.discard()
+        for observer in self._observers.values():
+            if observer is not None:
+                observer.close()
 
     def _last_lines(self, node: str, count: int) -> list[str]:
         logs = self._nodes[node].logs

@@ -45,6 +45,11 @@ class DurableRows:
                 continue
         return []
 
+    def close(self) -> None:
+        """Free the copy, whose databases nothing else would ever close."""
+        self._copy.discard()
+        self._open = None
+
     def _connection(self, name: str) -> sqlite3.Connection:
         if self._open is None or self._open[0] != name:
             database = self._copy.open_database(name, READER)
@@ -61,6 +66,8 @@ class Outside:
 
     def place(self, node: str, disk: SimDisk) -> None:
         """Note the disk that holds a node's databases."""
+        if node in self._disks:
+            self._disks[node].close()
         self._disks[node] = DurableRows(disk)
 
     def durable(self, node: str) -> DurableRows:
@@ -69,6 +76,11 @@ class Outside:
         To read them takes a copy of the disk after each sync: call it periodically, or at rare events.
         """
         return self._disks[node]
+
+    def close(self) -> None:
+        """Free all copies of disks."""
+        for rows in self._disks.values():
+            rows.close()
 
 
 class WireTap:

@@ -202,6 +202,11 @@ class Observer:
 
         return explore
 
+    def close(self) -> None:
+        """Free what the observation of nodes' disks took."""
+        for group in self._groups.values():
+            group.outside.close()
+
     def ended(self, node: str, group: str) -> None:
         """Forget a watched program that has ended."""
         found = self._groups[group]

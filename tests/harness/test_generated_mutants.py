@@ -172,7 +172,7 @@ def test_a_child_has_the_changed_source_and_this_process_has_not() -> None:
 @pytest.mark.requirement("H17", part=True)
 def test_a_mutant_is_caught_and_an_equivalent_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caught = mutant_of("nodes/reference/engine/model.py", "Queue.add", "drop-call", "self.fresh.append")
-    harmless = mutant_of("nodes/reference/wire.py", "", "double-constant", "MAX_DEPTH")
+    harmless = mutant_of("nodes/reference/designs/joram/log.py", "JoramLog._forget_upto", "swap-boolean", "return True")
     write_list(tmp_path / "joram-7.json", listed(caught, harmless))
     words = ("--generated", "2", "--seed", "7", "--system", "joram", "--seeds", "1", "--jobs", "2")
     ended = run(tmp_path, *words, "--json")
