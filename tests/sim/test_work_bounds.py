@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.run.cases import JudgedRun
+from harness.run.cases import Case, JudgedRun
 from harness.sim.campaign import ALL, run_seed
 from harness.sim.draw import DrawnCase, Given
 from nodes.systems.catalog import SYSTEMS
@@ -20,8 +20,11 @@ DESIGNS = ("joram", "icestorm", "qpid", "fiorano")
 
 
 def run(folder: Path, bug: str, seed: int, rate: float = 40.0) -> JudgedRun:
-    given = Given(("queue",), ("kill",), 3, 12.0, rate, {"surface": "false", "bug": bug, INVARIANTS: "false"})
-    return run_seed(DrawnCase("joram", given), seed, folder, folder, ALL)
+    case = Case("joram", "queue", "kill", 3, 12.0, rate, {
+        "queues": 2, "consumers": 2, "client_heartbeat": 3.0, "fault_lengths": "0.95,4,6", "fault_gap": 0.3,
+        "min_ok": 3, "surface": "false", "bug": bug, INVARIANTS: "false",
+    })  # fmt: skip
+    return run_seed(case, seed, folder, folder, ALL)
 
 
 @pytest.mark.parametrize(("bug", "seed", "rate"), [("entries-twice", 2, 60.0), ("heartbeats-ten-times", 2, 10.0)])
