@@ -24,7 +24,7 @@ _ASKS = frozenset({
 _LAST = frozenset({*_ASKS, "attach", "listen", "settle"})
 """Functions that a healthy system carries out for clients at the end of a run."""
 _FEW = 3
-"""Requests at the end of a run that are enough to tell that nobody is served."""
+"""The least number of requests at the end of a run that shows that the system serves no client."""
 _PAIR = 2
 _ONE_OF_PAIR = (frozenset({"n1"}), frozenset({"n2"}))
 _RESTED = SECOND
@@ -97,8 +97,8 @@ def silences(run: Run) -> list[Silence]:
 def unserved(run: Run) -> tuple[int, ...]:
     """Return the requests that clients made after the last heal, if no request of the whole run has succeeded.
 
-    There are at least ``_FEW``, for one alone may have been wrong. Each stretch without faults may have been shorter
-    than the bound that applies to it, so a system that serves nobody would otherwise remain within all bounds.
+    There are at least ``_FEW``, of at least two clients: one client may be at fault itself. Each stretch without faults
+    may be shorter than the bound that applies to it, so a system that never serves would otherwise keep all bounds.
     """
     h = run.history
     heals = [phase for phase in run.info.get("phases") or () if phase.get("name") == "heal" and phase.get("end")]
@@ -107,7 +107,8 @@ def unserved(run: Run) -> tuple[int, ...]:
         return ()
     asked = of_clients & (h.kind == INVOKE) & (h.partner >= 0) & h.f.rows_with(*_LAST)
     failed = np.flatnonzero(asked & (h.time >= int(heals[-1]["end"])))
-    return tuple(failed.tolist()) if failed.size >= _FEW else ()
+    several = failed.size >= _FEW and np.unique(h.process[failed]).size > 1
+    return tuple(failed.tolist()) if several else ()
 
 
 def _says_nothing(run: Run, bound: str, stretch: FaultFreeInterval) -> bool:

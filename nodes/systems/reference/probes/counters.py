@@ -25,7 +25,7 @@ from nodes.reference.engine.state import EngineState
 from nodes.reference.engine.topics import TopicRoutes
 
 _WINDOW_BYTES = 8 << 20
-"""Bytes in flight at which a subscription gets no more (docs/stomp.md, Window)."""
+"""Bytes in flight at which a subscription is full (docs/stomp.md, Window)."""
 
 
 def has_waiting(queue: Queue) -> bool:

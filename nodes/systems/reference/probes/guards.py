@@ -7,7 +7,7 @@ at a time: they must be refused.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nodes.reference import wire
@@ -86,11 +86,11 @@ def misjudged(rows: Sequence[list[Any]]) -> str:
     """Describe how the guards refuse the rows that a broker holds; empty if they do not."""
     tables: dict[str, dict[int, list[Any]]] = {}
     for row in rows:
-        for sent in (row, row[:2]):  # as it is, and as it is told that it was deleted
-            if reason := _row_refused(sent):
+        for sent in (row, row[:2]):  # the row itself, and the report of its deletion
+            if reason := _refused(check_row, sent):
                 return f"a row of {row[0]} is refused as it is or when it is deleted: {reason}"
         tables.setdefault(row[0], {})[row[1]] = row
-    reason = _state_refused(tables)
+    reason = _refused(check_state, tables)
     return f"the state is refused as it is: {reason}" if reason else ""
 
 
@@ -103,14 +103,14 @@ def misjudged_sample() -> str:
         tables.setdefault(row[0], {})[row[1]] = row
     for row in _SAMPLE:
         for spoilt, how in _spoilt(row):
-            if not _row_refused(spoilt):
+            if not _refused(check_row, spoilt):
                 return f"a row of {row[0]} is accepted {how}"
         for table, changed, how in _inconsistent(row):
-            if not _state_refused({**tables, table: {**tables[table], **changed}}):
+            if not _refused(check_state, {**tables, table: {**tables[table], **changed}}):
                 return f"a state is accepted in which a row of {row[0]} {how}"
-    if not _state_refused({**tables, "outgoing": {}}):
+    if not _refused(check_state, {**tables, "outgoing": {}}):
         return "a state is accepted that lacks a message for another server"
-    return next((f"{row!r} is accepted as a row" for row in _NO_ROWS if not _row_refused(row)), "")
+    return next((f"{row!r} is accepted as a row" for row in _NO_ROWS if not _refused(check_row, row)), "")
 
 
 def _miscoded() -> str:
@@ -136,19 +136,10 @@ def _undecodable(data: bytes) -> bool:
     return False
 
 
-def _row_refused(row: Any) -> str:
+def _refused(guard: Callable[[Any], object], content: Any) -> str:
+    """Return the reason why a guard refuses rows; empty if it does not."""
     try:
-        check_row(row)
-    except ShapeError as error:
-        return str(error)
-    except Exception:  # the guard fails, so it does not refuse
-        return ""
-    return ""
-
-
-def _state_refused(tables: Tables) -> str:
-    try:
-        check_state(tables)
+        guard(content)
     except ShapeError as error:
         return str(error)
     except Exception:  # the guard fails, so it does not refuse
@@ -178,7 +169,7 @@ def _spoilt(row: list[Any]) -> Iterator[tuple[list[Any], str]]:
 
 
 def _inconsistent(row: list[Any]) -> Iterator[tuple[str, dict[int, list[Any]], str]]:
-    """Yield a table, rows of it that do not fit the others, and what is wrong with them."""
+    """Yield a table, rows of it that do not fit the others, and the mistake in them."""
     table, key = row[:2]
     for column, optional in _REFERENCES.get(table, ()):
         yield table, {key: _with(row, 1 + column, _ABSENT)}, f"names by its column {column} what is not there"

@@ -1,4 +1,4 @@
-"""What the pages promise of a broker whose configuration does not say otherwise, and how a broker differs from that.
+"""The defaults that the pages promise, and a comparison of a broker's defaults with them.
 
 The numbers are those of docs/stomp.md and docs/designs (a test compares them), not those of the broker.
 """

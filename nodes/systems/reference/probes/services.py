@@ -1,4 +1,4 @@
-"""Read-only probe of a broker's services: what they deploy, and how clients inside the broker settle what they take."""
+"""Read-only probe of a broker's services: their destinations, and how collocated clients settle messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def admits_early(broker: ReferenceBroker) -> str:
 
 
 def unlike_configured(engine: StoreEngine, services: Sequence[Sequence[str]]) -> str:
-    """Describe what a service has not deployed, or settles otherwise than its quality of service says; empty if there
-    is no such thing."""
+    """Describe a destination that a service has not deployed, or a message that it settles otherwise than its quality
+    of service says; empty if there is none."""
     state = engine.state
     deployed = engine.server_queues.deployment.phase == DONE
     for name, *arguments in services:

@@ -16,7 +16,7 @@ from stormproof.contracts.invariant import Watcher
 
 _LOG_POSITION, _APPEND, _ACK, _REJECT, _PRE_VOTE_REQUEST = 1, 2, 3, 4, 5
 _PREPARE_REPLY, _FETCH, _STATE_BEGIN, _STATE_END = 8, 9, 10, 12
-"""The first bytes of frames, by which they are told apart."""
+"""The first bytes of frames, which distinguish their kinds."""
 _LAYOUTS = {_ACK: struct.Struct(">Bqqd"), _PREPARE_REPLY: struct.Struct(">Bqqqqq")}
 _EPOCH = struct.Struct(">Bq")
 """The beginning of a frame that belongs to an epoch."""
@@ -75,19 +75,30 @@ def _code(frame: Any) -> int:
     return int(frame[0]) if len(frame) == _SIZES.get(frame[0], len(frame)) else -1
 
 
-class StatesAsSet(Watcher):
-    """Tracks the whole states that are being sent: the epoch, and the sender's last applied entry at the beginning."""
-
-    fields = ("leads",)
+class _OfPrograms(Watcher):
+    """Tracks the running programs, whose facts a frame is compared with."""
 
     def __init__(self) -> None:
         self._programs: dict[str, JoramProbe] = {}
-        self._sent: dict[tuple[str, str], tuple[int, int]] = {}
 
     def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
         """Note the program."""
         self._programs[node] = program
         return ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        self._programs.pop(node, None)
+
+
+class StatesAsSet(_OfPrograms):
+    """Tracks the whole states that are being sent: the epoch, and the sender's last applied entry at the beginning."""
+
+    fields = ("leads",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sent: dict[tuple[str, str], tuple[int, int]] = {}
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
         """Check that a state that is sent in two steps is followed by entries, and that a held-back one is the state of
@@ -110,8 +121,8 @@ class StatesAsSet(Watcher):
         return ""
 
     def ended(self, node: str) -> None:
-        """Forget what the ended replica was sending, and what was being sent to it."""
-        self._programs.pop(node, None)
+        """Forget the states that the ended replica was sending or receiving."""
+        super().ended(node)
         self._sent = {ends: state for ends, state in self._sent.items() if node not in ends}
 
 
@@ -152,18 +163,10 @@ class OldClaimsAreRejected(Watcher):
             known.pop(node, None)
 
 
-class AsksForNewerEpoch(Watcher):
-    """Tracks the programs."""
+class AsksForNewerEpoch(_OfPrograms):
+    """Stateless check of frames."""
 
     fields = ("phase",)
-
-    def __init__(self) -> None:
-        self._programs: dict[str, JoramProbe] = {}
-
-    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
-        """Note the program."""
-        self._programs[node] = program
-        return ""
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
         """Check that the epoch that a candidate asks for is newer than all promises in the heartbeats of its peers."""
@@ -175,33 +178,17 @@ class AsksForNewerEpoch(Watcher):
             return ""
         return f"it asks {peer} for epoch {round_of(epoch)}, and {told[0][1]} has told it of {round_of(told[0][0])}"
 
-    def ended(self, node: str) -> None:
-        """Forget the ended replica."""
-        self._programs.pop(node, None)
 
-
-class AddedIsListed(Watcher):
-    """Tracks the programs."""
+class AddedIsListed(_OfPrograms):
+    """Stateless check of frames."""
 
     fields = ("leads",)
 
-    def __init__(self) -> None:
-        self._programs: dict[str, JoramProbe] = {}
-
-    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
-        """Note the program."""
-        self._programs[node] = program
-        return ""
-
     def sent(self, node: str, peer: str, frame: Any) -> str:
-        """Check that a replica that an administrator is told to be added belongs to the group, or learns its log."""
+        """Check that a replica is in the group, or learns its log, when its addition is confirmed to an administrator."""
         if type(frame) is not Added or (program := self._programs.get(node)) is None or not program.leads_in:
             return ""
         known = {*program.group, *program.status()["learners"]}
         if frame.name in known:
             return ""
         return f"it confirms that {frame.name} is added, and knows {','.join(sorted(known))}"
-
-    def ended(self, node: str) -> None:
-        """Forget the ended replica."""
-        self._programs.pop(node, None)

@@ -217,7 +217,7 @@ DRAWING = Drawing(
         Draw("transfer_chunk", (24, 1000), 0.4),
         Draw("transfer", ("held-back",), 0.3),
         Draw("send_window", (200, 2000), 0.5),
-        # So few that a peer that is slow, or stands still, soon lags behind them, while the others commit.
+        # A slow or paused peer soon lags behind such a short log, while the others commit.
         Draw("log_keep", (2,), 0.7, {"send_window": 200}),
         Draw("ack", ("majority",), 0.6, {"send_window": 200}),
         Draw("detection_timeout", (2.0,), 0.5, {"send_window": 200}),
@@ -226,7 +226,7 @@ DRAWING = Drawing(
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
         Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
                            "joram.promised,joram.viewed,joram.lease-ends"), 0.25),
-        # Who has promised ends while its log is adopted; a change of the group is at nobody but the master, and undone.
+        # A replica ends while its log is adopted; a change of the group reaches no other replica, and is undone.
         Draw("points_at", ("joram.promised",), 0.3, faults=("points", "partition")),
         Draw("points_at", ("joram.regrouped",), 0.7, faults=("points", "membership")),
         Draw("points_kind", ("cut", "cut,partial"), 0.6, faults=("points", "membership")),

@@ -150,8 +150,8 @@ class ResetsWhatDiffers(Watcher):
 
 
 def due_resets(program: QpidProbe, listed: list[Any]) -> dict[str, int]:
-    """Return the queues of which a backup lists more than it and its primary have numbered alike, each with the last
-    position up to which they have."""
+    """Return the queues whose numbering by a backup and by its primary differs, each with the last position before the
+    difference."""
     ours, found = program.numbering(), dict[str, int]()
     for name, made, generations, at, _ in listed:
         if name not in ours or ours[name][0] != made:
