@@ -185,7 +185,7 @@ class AddedIsListed(_OfPrograms):
     fields = ("leads",)
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
-        """Check that a replica is in the group, or learns its log, when its addition is confirmed to an administrator."""
+        """Check that a replica is in the group, or learns its log, when an administrator gets its receipt."""
         if type(frame) is not Added or (program := self._programs.get(node)) is None or not program.leads_in:
             return ""
         known = {*program.group, *program.status()["learners"]}
