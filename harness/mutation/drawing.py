@@ -7,6 +7,7 @@ executed.
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -63,16 +64,28 @@ def is_mutated(file: str) -> bool:
 
 def eligible(executed: Mapping[str, Collection[int]], root: Path = ROOT) -> list[Mutation]:
     """Return the mutations of executed lines, in order of file and line."""
-    found = []
+    found, watched = [], watched_attributes(root)
     for file, lines in sorted(executed.items()):
         if is_mutated(file):
             reached = set(lines)
             found += [
                 mutation
-                for mutation in mutations_of(file, (root / file).read_bytes())
+                for mutation in mutations_of(file, (root / file).read_bytes(), watched)
                 if not mutation.span.function or reached.intersection(range(mutation.span.line, mutation.span.last + 1))
             ]
     return found
+
+
+def watched_attributes(root: Path = ROOT) -> frozenset[str]:
+    """Return the names of attributes that rules of the simulator read, and that the broker never does."""
+    broker, rules = set[str](), set[str]()
+    for path in sorted(root.glob("nodes/**/*.py")):
+        file = path.relative_to(root).as_posix()
+        names = broker if is_mutated(file) else rules
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                names.add(node.attr)
+    return frozenset(rules - broker)
 
 
 def draw(mutations: Sequence[Mutation], number: int, system: str, seed: int, root: Path = ROOT) -> list[Listed]:

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 NEGATE_CONDITION, NEGATE_OPERAND, SWAP_BRANCHES = "negate-condition", "negate-operand", "swap-branches"
@@ -84,11 +85,14 @@ class Mutation:
         return source[: self.span.start] + self.span.text.encode() + source[self.span.end :]
 
 
-def mutations_of(file: str, source: bytes) -> list[Mutation]:
-    """Return all mutations of a file, in the order of its lines; ``file`` is part of each identity."""
+def mutations_of(file: str, source: bytes, watched: Collection[str] = ()) -> list[Mutation]:
+    """Return all mutations of a file, in the order of its lines; ``file`` is part of each identity.
+
+    Assignments to attributes in ``watched``, which only observers read, are left alone.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
     found = []
-    spans = sorted(_Finder(source).find(), key=lambda span: (span.start, span.end, span.operator, span.text))
+    spans = sorted(_Finder(source, watched).find(), key=lambda span: (span.start, span.end, span.operator, span.text))
     for span in spans:
         before, after = _lines(source, span)
         identity = (file, span.function, span.operator, _squeezed(before), _squeezed(after))
@@ -114,8 +118,9 @@ def _squeezed(text: str) -> str:
 class _Finder:
     """Walks through a syntax tree and collects the spans that the operators may change."""
 
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, watched: Collection[str]) -> None:
         self._source = source
+        self._watched = watched
         self._starts = [0]
         for line in source.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
@@ -236,10 +241,21 @@ class _Finder:
     def _if(self, node: ast.If) -> None:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return
-        if all(_is_unseen(statement) for statement in node.body + node.orelse):
+        if all(self._is_unseen(statement) for statement in node.body + node.orelse):
             return
         self._condition(SWAP_BRANCHES if node.orelse else NEGATE_CONDITION, node.test)
         self._block(node.body + node.orelse)
+
+    def _is_unseen(self, node: ast.stmt) -> bool:
+        """Return whether a statement changes only what observers or people read."""
+        if isinstance(node, ast.Assign):
+            return _is_sentence(node.value) or self._is_watched(node.targets)
+        value = node.value if isinstance(node, ast.Expr) else None
+        return isinstance(node, ast.Pass) or (isinstance(value, ast.Call) and _observes(value))
+
+    def _is_watched(self, targets: Sequence[ast.expr]) -> bool:
+        """Return whether an assignment has only targets that only observers read."""
+        return all(isinstance(target, ast.Attribute) and target.attr in self._watched for target in targets)
 
     def _expression_statement(self, node: ast.Expr) -> None:
         value = node.value
@@ -256,6 +272,8 @@ class _Finder:
     def _assignment(self, node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id.startswith("__") for target in targets):
+            return
+        if self._is_watched(targets):
             return
         creates = bool(self._functions) and self._functions[-1].name == "__init__"
         kept = all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
@@ -393,14 +411,6 @@ def _is_sentence(node: ast.expr) -> bool:
     if isinstance(node, ast.JoinedStr):
         return any(_is_sentence(piece) for piece in node.values)
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
-
-
-def _is_unseen(node: ast.stmt) -> bool:
-    """Return whether a statement changes only what observers or people read."""
-    if isinstance(node, ast.Assign):
-        return _is_sentence(node.value)
-    value = node.value if isinstance(node, ast.Expr) else None
-    return isinstance(node, ast.Pass) or (isinstance(value, ast.Call) and _observes(value))
 
 
 def _called(call: ast.Call) -> str:

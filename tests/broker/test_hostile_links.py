@@ -83,7 +83,7 @@ async def met(protocol: str, cluster: str, name: str, peer: str, port: int) -> N
     return Noisy(reader, writer)
 
 
-TOPIC = ["t", ReplicatedTopic("t", {"s": TopicSubscriber("s", "127.0.0.1:9", since="x")}, {"u": 3}).encode()]
+TOPIC = ["t", ReplicatedTopic("t", {"s": TopicSubscriber("s", "127.0.0.1:9", 0, since="x")}, {"u": 3}).encode()]
 STAMP = [64, 1, 0.0]
 
 

@@ -17,7 +17,16 @@ from typer.testing import CliRunner
 from harness.cli.app import app
 from harness.mutation import hunting
 from harness.mutation.child import ROOT
-from harness.mutation.drawing import Listed, MutantList, changed_source, draw, eligible, read_list, write_list
+from harness.mutation.drawing import (
+    Listed,
+    MutantList,
+    changed_source,
+    draw,
+    eligible,
+    read_list,
+    watched_attributes,
+    write_list,
+)
 from harness.mutation.equivalents import Equivalent, read_equivalents
 from harness.mutation.hunting import Hunter, make_list
 from harness.mutation.operators import OPERATORS, mutations_of
@@ -169,10 +178,27 @@ def test_a_child_has_the_changed_source_and_this_process_has_not() -> None:
     subprocess.run([sys.executable, "-c", "import nodes.reference.wire"], cwd=ROOT, check=True)
 
 
+def test_what_only_rules_read_is_left_alone() -> None:
+    source = b"""
+def run(self):
+    self.seen += 1
+    if self.late:
+        self.when = now()
+    self.seen = self.queue = 2
+"""
+    found = [(each.span.line, each.span.operator) for each in mutations_of("f.py", source, {"seen", "when"})]
+    assert {line for line, _ in found} == {6} and (6, "drop-assignment") in found
+    assert len(mutations_of("f.py", source)) > len(found)
+    watched = watched_attributes()
+    assert {"at_share", "checks"} <= watched and not {"sequence", "queues"} & watched
+
+
 @pytest.mark.requirement("H17", part=True)
 def test_a_mutant_is_caught_and_an_equivalent_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caught = mutant_of("nodes/reference/engine/model.py", "Queue.add", "drop-call", "self.fresh.append")
-    harmless = mutant_of("nodes/reference/designs/joram/log.py", "JoramLog._forget_upto", "swap-boolean", "return True")
+    harmless = mutant_of(
+        "nodes/reference/designs/joram/replica.py", "JoramReplica.check_entry", "shift-bound", "> _COMMANDS_KEPT"
+    )
     write_list(tmp_path / "joram-7.json", listed(caught, harmless))
     words = ("--generated", "2", "--seed", "7", "--system", "joram", "--seeds", "1", "--jobs", "2")
     ended = run(tmp_path, *words, "--json")

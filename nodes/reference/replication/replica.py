@@ -55,8 +55,8 @@ class ReplicatedLog(Protocol):
     def truncate(self, index: int) -> None:
         """Remove the entries from ``index`` on."""
 
-    def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
-        """Drop the oldest applied entries that need not be kept; return True if some were dropped."""
+    def compact(self, keep: int, keep_bytes: int, hold: int) -> None:
+        """Drop the oldest applied entries that need not be kept."""
         ...
 
     def view_at(self, index: int) -> list[str]:

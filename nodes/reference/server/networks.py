@@ -158,7 +158,6 @@ class Networks:
             connection.cut()
         self.outward.clear()
         self.inward.clear()
-        self._to_acknowledge.clear()
 
     def apply(self, effect: Waiting | Arrived | Declined) -> None:
         """Take an effect on messages of, or for, another server; ``flush`` follows."""

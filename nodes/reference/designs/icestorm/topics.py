@@ -65,7 +65,7 @@ class TopicSubscriber:
 
     ident: str
     endpoint: str
-    retry_count: int = 0
+    retry_count: int
     reliability: str = UNORDERED
     since: str = ""
 

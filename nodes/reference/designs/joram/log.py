@@ -278,21 +278,21 @@ class JoramLog:
         cached = self.entries.get(index)
         return cached if cached is not None else self._fetch(index, 1)[index]
 
-    def compact(self, keep: int, keep_bytes: int, hold: int) -> bool:
-        """Drop the oldest applied entries if the log has far more than it should keep; return whether it did.
+    def compact(self, keep: int, keep_bytes: int, hold: int) -> None:
+        """Drop the oldest applied entries if the log has far more than it should keep.
 
         Args:
             hold: entries after this index are needed by a running state transfer.
         """
         if len(self.epochs) <= 2 * keep and self.size <= 2 * keep_bytes:
-            return False
+            return
         upto = self.base
         count, size = len(self.epochs), self.size
         for length in self.sizes:
             if (count <= keep and size <= keep_bytes) or upto >= min(self.applied, hold):
                 break
             upto, count, size = upto + 1, count - 1, size - length
-        return self._forget_upto(upto)
+        self._forget_upto(upto)
 
     def reset(self, at: LogId, view: Sequence[str], group: Sequence[Sequence[Any]]) -> None:
         """Reset the log after the state was replaced by one that contains everything up to ``at``.
@@ -372,9 +372,9 @@ class JoramLog:
                 break
         return found
 
-    def _forget_upto(self, upto: int) -> bool:
+    def _forget_upto(self, upto: int) -> None:
         if upto <= self.base:
-            return False
+            return
         epoch = self.id_at(upto).epoch
         for index in range(self.base + 1, upto + 1):
             self._discard(index)
@@ -385,7 +385,6 @@ class JoramLog:
         self.clean_upto = max(self.clean_upto, upto)
         self.views = _forget(self.views, upto)
         self.groups = _forget(self.groups, upto)
-        return True
 
     def _discard(self, index: int) -> None:
         entry = self.entries.pop(index, None)

@@ -55,10 +55,10 @@ class Browser:
     until: float
     optional: bool
     since: float
+    counts: bool
     state: str = CATCHUP
     number: int = -1
     live: bool = False
-    counts: bool = True
     under_way: int = 0
     waits: bool = False
     sent: int = 0
