@@ -96,8 +96,8 @@ class SimProcess:
 
     def set_rate(self, rate: float) -> None:
         """Change the rate of its clock from now on; the clock does not jump, and its timers follow it."""
-        now, old = self._loop.now, self.rate
-        self.offset += now * (old - rate)
+        old = self.rate
+        self.offset += max(self._loop.now, self.busy_until) * (old - rate)  # what `local` shows now stays the same
         self.rate = rate
         self._loop.reschedule(self, old / rate)
 

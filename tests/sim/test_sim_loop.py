@@ -185,6 +185,16 @@ def test_a_clock_that_changes_its_rate_neither_jumps_nor_betrays_its_timers() ->
     assert took == pytest.approx(15.0, abs=1e-2)
 
 
+def test_the_clock_of_a_process_that_waits_for_its_disk_does_not_jump_either() -> None:
+    async def work(world: World) -> float:
+        world.n1.stall(1.0)
+        before = world.n1.local()
+        world.n1.set_rate(0.5)
+        return world.n1.local() - before
+
+    assert in_world(work) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_failure_that_nobody_waits_for_is_logged_and_not_printed(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
