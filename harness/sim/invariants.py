@@ -12,7 +12,7 @@ from harness.sim.errors import SimulationError
 from harness.sim.explorer import Explorer
 from harness.sim.external_view import Outside, WireTap
 from harness.sim.process import SimProcess
-from harness.sim.waits import Waits
+from harness.sim.waits import Instants, Waits
 from stormproof.contracts.deadline import Deadline
 from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
 from stormproof.contracts.wait import Wait
@@ -150,6 +150,7 @@ class Observer:
         self._read_errors(node, process, watchers, sent)
         waits = Waits(self._waits, self._options, kind)
         process.armed = waits.armed if waits else None
+        instants = Instants(self._waits, self._options, kind, program)
 
         def look(woken: bool) -> None:
             nonlocal due, last
@@ -158,6 +159,8 @@ class Observer:
             if waits.wrong is not None:
                 raise self._broken(*waits.wrong, node, found)
             if not woken or last is None or found.alert:
+                if strayed := instants.look(process.offset + clock.now * process.rate, process.local()):
+                    raise self._broken(*strayed, node, found)
                 now = observed()
                 if found.alert or (now is not last and now != last):
                     before, last = last, now

@@ -1,13 +1,16 @@
-"""The timers that a simulated node's program sets, compared with the waits that its system declares."""
+"""The timers that a simulated node's program sets, and the instants that it notes, compared with the waits that its
+system declares."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from math import isfinite
+from operator import attrgetter
 from types import CodeType
 from typing import Any
 
-from stormproof.contracts.wait import Wait
+from stormproof.contracts.wait import Instant, Wait
 
 _NODES, _WAITS_FOR_OTHERS = "nodes.", "nodes.timeouts"
 _ALLOWED = 0.01
@@ -23,7 +26,7 @@ class Waits:
         self._places: dict[str, list[tuple[Wait, float]]] = {}
         self._through = {each.through for each in declared}
         for each in declared:
-            if each.of == kind and each.claimed(options):
+            if each.of == kind and each.claimed(options) and not isinstance(each, Instant):
                 self._places.setdefault(each.place, []).append((each, each.seconds(options)))
         self._known: dict[CodeType, list[tuple[Wait, float]] | bool] = {}
         self.wrong: tuple[Wait, str] | None = None
@@ -62,3 +65,44 @@ class Waits:
             each, most = min(waits, key=lambda wait: abs(wait[1] * unit - delay))
             told = each.requirement.replace("{}", f"{most * unit:.4g} s")
             self.wrong = each, f"{told}; its timer is set to {delay:.4g} s"
+
+
+class Instants:
+    """The declared instants of one program, which is reached through ``subject``."""
+
+    def __init__(self, declared: Sequence[Wait], options: Mapping[str, Any], kind: str, subject: object) -> None:
+        places: dict[str, list[tuple[Wait, float]]] = {}
+        for each in declared:
+            if isinstance(each, Instant) and each.of == kind and each.claimed(options):
+                places.setdefault(each.place, []).append((each, each.seconds(options)))
+        self._subject = subject
+        self._read = attrgetter(*places, "__class__") if places else None  # several names: it returns a tuple
+        self._waits = list(places.values())
+        self._last: tuple[Any, ...] = ()
+
+    def look(self, first: float, last: float) -> tuple[Wait, str] | None:
+        """Judge the instants that changed in a callback, which began and ended at these times of the program's
+        clock."""
+        if self._read is None:
+            return None
+        found = self._read(self._subject)
+        if found == self._last:
+            return None
+        known, self._last = self._last, found
+        for place, waits in enumerate(self._waits):
+            value = found[place]
+            if known and value == known[place]:
+                continue
+            until = value[-1] if isinstance(value, tuple) else value
+            if until and isfinite(until) and (wrong := _differs(waits, until - last, until - first)):
+                return wrong
+        return None
+
+
+def _differs(waits: Sequence[tuple[Wait, float]], left: float, most_left: float) -> tuple[Wait, str] | None:
+    """Return the nearest wait, and what is wrong, if an instant that is so far ahead fits none."""
+    for each, seconds in waits:
+        if each.least * seconds * (1 - _ALLOWED) - _MOMENT <= most_left and left <= seconds * (1 + _ALLOWED) + _MOMENT:
+            return None
+    each, seconds = min(waits, key=lambda wait: abs(wait[1] - left))
+    return each, f"{each.requirement.replace('{}', f'{seconds:.4g} s')}; it is to end after {left:.4g} s"

@@ -2,7 +2,8 @@
 
 A deadline (``stormproof.contracts.deadline``) is about work that stays pending; it has slack for everything that may
 happen meanwhile. A wait is about the timer itself, which the simulator sees when the program sets it: it has no slack,
-and a wait that is too short is wrong as well.
+and a wait that is too short is wrong as well. An instant is the same for an end that a program notes, and compares with
+its clock later.
 """
 
 from __future__ import annotations
@@ -61,3 +62,12 @@ class Wait:
         """Return whether the wait has this length under these settings, which must have all that it depends on."""
         return (all(name in options for name in self.times)
                 and all(options.get(name) in values for name, values in self.where.items()))
+
+
+@dataclass(frozen=True)
+class Instant(Wait):
+    """A requirement that an instant that a program notes is as far ahead as a wait would be long.
+
+    ``place`` is the path of its attribute, from the object that the program exposes to the simulator. The attribute may
+    be a pair that ends with the instant; None, 0 and infinite values stand for none.
+    """

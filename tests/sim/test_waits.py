@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.run.cases import Case
 from harness.sim.campaign import ALL, run_and_judge
-from harness.sim.waits import Waits
+from harness.sim.waits import Instants, Waits
 from nodes.systems.catalog import SYSTEMS
 from stormproof.contracts.invariant import INVARIANTS
-from stormproof.contracts.wait import Wait
+from stormproof.contracts.wait import Instant, Wait
 from stormproof.run_folder import read_run
 
 KILLED = Case("qpid", "dialogue", "partition,pause,kill", None, 20.0, 17.0,
@@ -30,8 +31,9 @@ EVENTS = replace(TOPICS, workload="events")
 CASES = {"joram": (GROUP, SERVERS), "icestorm": (TOPICS, EVENTS), "qpid": (KILLED,),
          "fiorano": (PAIR, replace(PAIR, settings={**PAIR.settings, "mode": "shared"}))}
 RARE = ("output-timer", "note-timer", "network-refusal-timer", "network-dial-timer", "network-redial-timer",
-        "look-timer", "search-timer")
-"""Waits that these tests do not meet often enough, or that share their place and their length with another."""
+        "look-timer", "search-timer", "released-until")
+"""Waits that these tests do not meet often enough, that share their place and their length with another, or that have
+no length."""
 DECLARED = [(system, each.name) for system in CASES for each in SYSTEMS.load(system).waits if each.name not in RARE]
 
 
@@ -80,3 +82,22 @@ def test_only_waits_of_the_kind_of_program_are_judged() -> None:
     wait = Wait("timer", "Place.waits", {}, 1.0, "a paper", "it is asked after {}", of="manager")
     assert Waits((wait,), {}, "manager")
     assert not Waits((wait,), {}, "broker")
+
+
+def test_an_instant_is_judged_when_it_is_noted() -> None:
+    lease = Instant("lease", "lock.until", {"lease": 2}, 0.0, "a paper", "it is held for {}")
+    turn = Instant("turn", "turn", {}, 1.0, "a paper", "it waits {}", 0.0)
+    timer = Wait("timer", "Place.waits", {}, 1.0, "a paper", "")
+    program = SimpleNamespace(lock=SimpleNamespace(until=float("-inf")), turn=None)
+    instants = Instants((lease, turn, timer), {"lease": 1.5}, "broker", program)
+    assert instants.look(9.0, 9.0) is None
+    program.lock.until, program.turn = 13.0, ("group", 10.5)
+    assert instants.look(10.0, 10.1) is None  # The callback took a tenth of a second.
+    program.turn = ("group", 20.0)
+    assert instants.look(18.9, 19.0) is None
+    program.turn = ("group", 21.0)
+    assert instants.look(19.0, 19.0) == (turn, "it waits 1 s; it is to end after 2 s")
+    assert instants.look(19.0, 19.0) is None  # It was told.
+    program.lock.until = 22.0
+    assert instants.look(20.0, 20.0) == (lease, "it is held for 3 s; it is to end after 2 s")
+    assert Instants((lease,), {"lease": 1.5}, "manager", program).look(0.0, 0.0) is None

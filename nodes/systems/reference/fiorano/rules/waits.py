@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodes.systems.reference.fiorano.probes import GATEWAY
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import waits
-from stormproof.contracts.wait import Wait
+from stormproof.contracts.wait import Instant, Wait
 
 _PAGE = "docs/designs/fiorano.md: "
 _CHANNEL = _PAGE + "heartbeat; the channel counts as broken when four are missing"
@@ -36,6 +36,13 @@ WAITS = (
          "the gateway looks at its lock file again after {}", of=GATEWAY),
     Wait("gateway-greeting-timer", "LockGateway._serve", {}, 2.0, "gateway/service.py", _GREETING, of=GATEWAY),
     Wait("database-greeting-timer", "StorageService._serve", {}, 2.0, "storage/service.py", _GREETING, of=STORAGE),
+    Instant("lease-until", "_design.server.lock.until", {"lease": 1}, 0.0, _LEASE,
+            "a server holds the lock for {}", 0.0, where={"lock": (True,)}),
+    Instant("held-until", "_gateway.grants.holder_until", {"lease": 1.25}, 0.0,
+            "gateway/grants.py: a lease and a quarter, by any clock", "nobody else is granted the lock for {}",
+            of=GATEWAY),
+    Instant("released-until", "_gateway.grants.holder_until", {}, 0.0, _PAGE + "a lock that is released is free",
+            "who has released the lock held it for {} more", of=GATEWAY),
     *waits.WAITS,
     *waits.CONNECTIONS,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nodes.systems.reference.rules import waits
-from stormproof.contracts.wait import Wait
+from stormproof.contracts.wait import Instant, Wait
 
 _PAGE = "docs/designs/icestorm.md: "
 _LOOKS = _PAGE + "slaves ask their coordinator every master_timeout; coordinators search every election_timeout"
@@ -22,6 +22,11 @@ WAITS = (
     Wait("database-timer", "Peers.ask", {"election_timeout": 1}, 0.0,
          "election.py: a database is fetched, and sent, within election_timeout",
          "the transfer of a database may take {}"),
+    Instant("election-until", "_design.election._deadline", {"election_timeout": 2, "response_timeout": 1}, 0.0,
+            "election.py: a group that is not formed by then is given up", "a group has {} to be formed"),
+    Instant("merge-at", "_design.election.merge_due", {"election_timeout": 2}, 0.0,
+            _PAGE + "a coordinator leaves those of higher priority time to invite it",
+            "a coordinator that has found others invites them after {}", 0.0),
     *waits.of_links({"response_timeout": 2}, {"response_timeout": 0.25}, _CONTACT),
     Wait("again-timer", "IceStormDesign._again", {}, 0.05, "design.py: what could not be asked for is tried again",
          "a failed request is tried again after {}"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from nodes.reference.designs.qpid.options import BUILTIN
 from nodes.systems.reference.qpid.manager_probes import MANAGER
 from nodes.systems.reference.rules import waits
-from stormproof.contracts.wait import Wait
+from stormproof.contracts.wait import Instant, Wait
 
 _LEASE = "docs/designs/qpid.md: manager_lease"
 _LINKS = "docs/designs/qpid.md: detection_timeout; links.py: dialled again in every eighth of it"
 _MANAGERS = "docs/designs/qpid.md: all managers exchange heartbeats, five in a manager_lease"
 _ASKS = "docs/designs/qpid.md: a broker asks its manager four times in a lease for permission to continue"
+_CANDIDATES = "coordinator.py: candidates wait for votes for a lease, and stand at random within half of one"
+_MANAGED = {"manager": (BUILTIN,)}
 
 WAITS = (
     Wait("beat-timer", "QpidDesign._tick_forever", {"detection_timeout": 0.25}, 0.0,
@@ -26,6 +29,12 @@ WAITS = (
          "a call to the manager is given up after {}"),
     Wait("permission-redial-timer", "ManagerPermission._ask_forever", {"manager_lease": 1 / 8}, 0.0, _LEASE,
          "a broker calls its manager again after {}"),
+    Instant("patience-until", "_design.permission._patience", {"manager_lease": 2}, 0.0, _LEASE,
+            "a new primary waits {} for its manager's permission", where=_MANAGED),
+    Instant("first-patience-until", "_design.permission._patience", {"manager_lease": 5}, 0.0, _LEASE,
+            "a broker that starts waits {} for its manager's permission", where=_MANAGED),
+    Instant("permission-until", "_design.permission.until", {"manager_lease": 1}, 0.0, _LEASE,
+            "a broker may go on for {}", 0.0, where=_MANAGED),
     *waits.of_links({"detection_timeout": 1}, {"detection_timeout": 1 / 8}, _LINKS),
     Wait("heartbeat-timer", "ClusterManager.run", {"manager_lease": 0.2}, 0.0, _MANAGERS,
          "a manager sends its heartbeat after {}", of=MANAGER),
@@ -44,6 +53,12 @@ WAITS = (
          "docs/designs/qpid.md: a long store takes time to read", "a broker has {} to become primary", of=MANAGER),
     Wait("permission-greeting-timer", "LeaseServer._serve", {}, 2.0, "lease_server.py",
          "whoever calls a manager's lease server has {} to prove that it is its broker", of=MANAGER),
+    Instant("stands-at", "_manager.coordinator.stand_at", {"manager_lease": 0.5}, 0.0, _CANDIDATES,
+            "a manager that hears no coordinator stands after {}", 0.0, of=MANAGER),
+    Instant("candidacy-until", "_manager.coordinator.deadline", {"manager_lease": 1}, 0.0, _CANDIDATES,
+            "a candidate waits {} for the votes of the others", of=MANAGER),
+    Instant("starts-at", "_manager.services._start_at", {}, 1.0, "services.py: a broker that ends at once is not "
+            "started all the time", "a broker is started again after {}", of=MANAGER),
     *waits.of_links({"manager_lease": 1}, {"manager_lease": 0.2}, _MANAGERS, MANAGER),
     *waits.WAITS,
 )  # fmt: skip
