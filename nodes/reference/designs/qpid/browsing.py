@@ -80,7 +80,7 @@ class Browsing:
     def __init__(self, broker: Broker, engine: StoreEngine, options: QpidOptions, configuration: Configuration,
                  generations: Generations, generation: int, send: Callable[[str, Message], None],
                  cut: Callable[[str, str], None]) -> None:
-        self._broker, self._engine, self._options = broker, engine, options
+        self._broker, self._engine, self.options = broker, engine, options
         self._configuration, self._generations, self._generation = configuration, generations, generation
         self._levels = Levels(options, configuration)
         self._send, self._cut = send, cut
@@ -98,7 +98,7 @@ class Browsing:
 
     def wire(self, position: int) -> list[int]:
         """Encode a position for backups."""
-        return to_wire(position, self._options.sequence_bits, LM2 not in self._documented)
+        return to_wire(position, self.options.sequence_bits, LM2 not in self._documented)
 
     # Progress.
 
@@ -143,7 +143,7 @@ class Browsing:
             self._broker.runtime.log("backup ready", backup=browser.name)
             return
         browser.counts, browser.caught_up_at = True, self.released
-        browser.until = self._broker.runtime.now() + self._options.catchup_timeout
+        browser.until = self._broker.runtime.now() + self.options.catchup_timeout
 
     # Events.
 
@@ -165,20 +165,20 @@ class Browsing:
     def _is_subscribed(self, browser: Browser) -> bool:
         """Tell whether a backup receives deletions if its event subscription is separate from its query (LC6 as
         documented): it must have the result of the query, and its subscription arrives one beat after the query."""
-        asked = browser.until - self._options.catchup_timeout
-        return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self._options.beat
+        asked = browser.until - self.options.catchup_timeout
+        return browser.live and browser.number >= 0 and self._broker.runtime.now() >= asked + self.options.beat
 
     def _hold(self, browser: Browser, events: list[Event], size: int) -> None:
         browser.held.append((self.number, events))
         browser.held_bytes += size
-        if browser.held_bytes > self._options.catchup_backlog:
+        if browser.held_bytes > self.options.catchup_backlog:
             # It attaches again with its present content; the held events are then among those that it lacks.
             self._cut(browser.name, "more happens than a backup that catches up takes")
 
     def _send_group(self, browser: Browser, number: int, events: list[Event]) -> None:
         browser.under_way += 1
         browser.sent += 1
-        for part, more in parts_of(events, _CHUNKS_PER_PART * self._options.catchup_chunk):
+        for part, more in parts_of(events, _CHUNKS_PER_PART * self.options.catchup_chunk):
             self._send(browser.name, EventGroup(number, self._generation, part, more))
 
     # Backups attach and leave.
@@ -186,9 +186,9 @@ class Browsing:
     def attached(self, name: str, message: Attach) -> None:
         """Attach a backup, which begins to browse all queues."""
         self.detached(name)
-        optional = name in self._options.disaster and not self._options.disaster_counted
+        optional = name in self.options.disaster and not self.options.disaster_counted
         now = self._broker.runtime.now()
-        browser = self.browsers[name] = Browser(name, now + self._options.catchup_timeout, optional, now,
+        browser = self.browsers[name] = Browser(name, now + self.options.catchup_timeout, optional, now,
                                                 counts=not optional)
         self._broker.runtime.log("backup attached", backup=name, queues=len(message.queues))
         first, behind = self._differences(message)
@@ -225,7 +225,7 @@ class Browsing:
             created = arguments.get(CREATED, "")
             same = name in told and told[name][1] == created
             _, _, generations, at, pieces = told[name] if same else [name, created, [], [0, 0], []]
-            theirs = from_wire(at, self._options.sequence_bits, LM2 not in self._documented, last)
+            theirs = from_wire(at, self.options.sequence_bits, LM2 not in self._documented, last)
             having = {position for first, count in pieces for position in range(first, first + count)}
             if LM1 in self._documented:
                 behind[name] = max(0, theirs)
@@ -275,7 +275,7 @@ class Browsing:
                 generation = self._numbered_by(queue, held.sequence)
                 events.append([ENQUEUE, queue, generation, self.wire(held.sequence), dict(held.headers), held.body])
                 size += len(held.body)
-                if size >= self._options.catchup_chunk:
+                if size >= self.options.catchup_chunk:
                     yield events
                     events, size = [], 0
             # Messages at the end may be gone already; the numbering still continues after them.
