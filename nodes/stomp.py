@@ -206,6 +206,8 @@ class Parser:
             # The last two bytes may be the beginning of the end.
             self._scanned = max(position, len(buffer) - 2)
             return position
+        if match.start() - position > limit:
+            raise ProtocolError(f"the headers are longer than {limit} bytes")
         self._head = _parse_head(bytes(buffer[position : match.start()]), self.limits.headers)
         self._length = self._content_length(self._head.headers)
         self._scanned = match.end()

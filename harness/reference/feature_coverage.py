@@ -30,6 +30,7 @@ _BY_MODEL = frozenset({
     "several-subscriptions", "number-left-out", "closed-for-idleness",
     "taken-over", "slow-reader", "qpid-pages", "qpid-refused", "ack-auto-plain", "transient-overflow", "beyond-limits",
     "full-broker", "no-receipt", "malformed", "other-connections", "headers-forged", "full-connection",
+    "strangers", "values",
 })
 """The items that dialogues also use and judge."""
 _QUEUES = ("queue", "consume-last", "clustered", "store-and-forward", "transaction")
@@ -129,6 +130,9 @@ ITEMS: tuple[Feature, ...] = tuple(_with_dialogues(item) for item in (
     _nobody("no-receipt", "commands that ask for no receipt: they are carried out, or over a reliable connection their "
             "refusal is noticed"),
     _nobody("other-connections", "what another connection of the same login may, and may not, do"),
+    _nobody("values", "values of up to 16 KiB, written with and without a condition, and read, with their versions"),
+    _nobody("strangers", "logins with another passcode, login or version, and frames before a login, are refused, with "
+            "what follows them; right logins are not"),
     _nobody("full-connection", "a connection that has as many bytes in flight as it may: nothing comes before some are "
             "acknowledged"),
     _nobody("number-left-out", "a frame of a reliable connection whose number leaves one out", systems=RELIABLE),

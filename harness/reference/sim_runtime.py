@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from harness.sim.disk import SimDisk
 from harness.sim.process import SimProcess
 from nodes.reference.api import ConfigError
+from nodes.reference.server.process import EXIT_CONFIG
 from nodes.reference.server.runtime import LoopRuntime, prepared
 from nodes.systems.reference.probes import probe_of
 from stormproof.contracts.invariant import Watched
 
 REFUSED = ConfigError
 """The error with which a program of the reference broker refuses its settings or its data."""
+EXIT_REFUSED = EXIT_CONFIG
+"""The exit status that follows."""
 
 
 class SimRuntime(LoopRuntime):

@@ -118,6 +118,8 @@ class TestRunner:
         self.repair_errors: list[str] = []
         self._over = False
         """Whether ``end_as_it_is`` has ended the run."""
+        self._sealed = False
+        """Whether the whole run is recorded."""
 
     async def run(self) -> None:
         """Provision, record, seal, wait for the parent's check, tear down.
@@ -139,6 +141,7 @@ class TestRunner:
                 raise
             await self._collect_logs()
             self._seal("recorded")
+            self._sealed = True
             self._tell("sealed")
             await self.control.unless_interrupted(self._await_teardown())
             await self._keep()
@@ -156,6 +159,8 @@ class TestRunner:
 
     async def _await_teardown(self) -> None:
         await self.control.teardown.wait()
+        if self._sealed and self.backend.in_process:
+            await self.cluster.stop()  # which rules observe
 
     async def _keep(self) -> None:
         """Leave the nodes to a person, if the parent requested it."""
@@ -364,6 +369,9 @@ class TestRunner:
     def end_as_it_is(self, reason: str) -> None:
         """Keep the records of a run that can do nothing further, because its simulated world stands still."""
         self._over = True
+        if self._sealed:
+            update_run(self.run_dir, failure=reason, status="broken")
+            return
         update_run(self.run_dir, failure=reason)
         at_once(self._collect_logs())
         self._seal("broken")

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from harness.reference.sim_runtime import REFUSED, SimRuntime
+from harness.reference.sim_runtime import EXIT_REFUSED, REFUSED, SimRuntime
 from harness.sim.clock import EPOCH
 from harness.sim.disk import SimDisk
 from harness.sim.explorer import Explorer
 from harness.sim.external_view import WireTap
-from harness.sim.invariants import Observer
+from harness.sim.invariants import ERROR, Observer
 from harness.sim.loop import SimLoop
 from harness.sim.memory_census import holdings
 from harness.sim.network import CONTROL, Network
@@ -48,7 +48,7 @@ from stormproof.contracts.backend import (
     ProcessState,
 )
 from stormproof.contracts.deadline import deadlines_of
-from stormproof.contracts.invariant import INVARIANTS, Watched
+from stormproof.contracts.invariant import INVARIANTS, Exit, Watched
 from stormproof.contracts.launch import Launch
 from stormproof.contracts.option import Option
 from stormproof.contracts.topology import Topology, endpoint, machine_of
@@ -65,6 +65,8 @@ BOOT_SECONDS = (0.3, 2.0)
 LOOKED_AT = Option(INVARIANTS, True, "check the system's invariants after each step of a simulated node; a run "
                     "ends at the first broken one")
 
+EXIT_KILLED = -9
+"""The exit status of a program that is killed because it did not stop."""
 _EPOCH = EPOCH.timestamp()
 _PROBE_PORT = 9
 _FIRST_PID = 100
@@ -267,6 +269,7 @@ class SimBackend(Backend):
             for line in text.splitlines() or [text]:
                 lines.append(line)
                 written.append(_EPOCH + self._loop.now)
+            process.failed |= ERROR in text and process.asked is None
             if process.logged is not None:
                 process.logged(text)
 
@@ -283,21 +286,32 @@ class SimBackend(Backend):
         runtime = place.runtimes[program] = SimRuntime(process, disk, rng, write, clock.time_of_day, user, watch,
                                                        partial(self.points.come, node, program, process))
         delay = self._rng.uniform(*START_SECONDS)
-        process.spawn(self._live(place, process, program, start, runtime, delay), f"{node}/main")
+        process.spawn(self._live(place, process, program, start, runtime, delay, disk), f"{node}/main")
 
     async def _live(self, place: SimNode, process: SimProcess, program: str, start: Launch, runtime: SimRuntime,
-                    delay: float) -> None:
+                    delay: float, disk: SimDisk) -> None:
         await asyncio.sleep(delay)
+        status = EXIT_REFUSED
         try:
             launched = place.programs[program] = start(runtime)
-            await launched.run()
+            status = await launched.run()
         except REFUSED as error:
             runtime.write_log(f"error: {error}")
-        self._loop.after(0.0, self._exited, place, process, program)
+        self._loop.after(0.0, self._exited, place, process, program, status, disk)
 
-    def _exited(self, place: SimNode, process: SimProcess, program: str) -> None:
+    def _exited(self, place: SimNode, process: SimProcess, program: str, status: int, disk: SimDisk) -> None:
         if place.processes.get(program) is process and process.state != DEAD:
+            self._judge_exit(process, status, disk)
             place.end(program)
+
+    def _judge_exit(self, process: SimProcess, status: int, disk: SimDisk) -> None:
+        if process.exited is None:
+            return
+        took = None
+        if process.asked is not None:
+            took = min(process.local() - process.asked, self._loop.now - process.ran_on)
+        left = tuple(sorted(each.described() for each in process.resources))
+        process.exited(Exit(status, took, not (disk.harmed or process.failed), left))
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:
         """Ask the program to stop; kill it after ``timeout``; return the signal that ended it."""
@@ -306,11 +320,15 @@ class SimBackend(Backend):
         if process is None or launched is None:
             await self.kill(node, program)
             return "" if process is None else SIGKILL
+        if process.asked is None:
+            process.asked = process.local()
         process.call(launched.stop)
         with suppress(TimeoutError):
             await asyncio.wait_for(process.ended.wait(), timeout)
         if place.processes.get(program) is not process:
             return SIGTERM
+        if process.state == RUNNING and not process.busy:
+            self._judge_exit(process, EXIT_KILLED, place.shared.get(program, place.disk))
         place.end(program)
         return SIGKILL
 

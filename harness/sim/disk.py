@@ -121,6 +121,8 @@ class SimDisk:
         self.fault: DiskFault | None = None
         self.shown = 0
         """The number of times that the present fault has taken effect."""
+        self.harmed = False
+        """Whether a fault has ever refused or destroyed anything."""
         self.writes = 0
         """The number of writes so far."""
         self.version = 0
@@ -179,6 +181,7 @@ class SimDisk:
             self.shown = self._damage(fault)
         self.version += 1
         if self.shown:
+            self.harmed = True
             self.lost()
 
     def take_durable(self, disk: SimDisk) -> tuple[str, ...]:
@@ -261,12 +264,12 @@ class SimDisk:
         self.writes += 1
         kind = self.fault.kind if self.fault is not None else ""
         if kind == "write-error":
-            self.shown += 1
+            self._refuse()
             raise apsw.IOError("simulated write error")
         if kind == "full":
             self._room -= count
             if self._room < 0:
-                self.shown += 1
+                self._refuse()
                 raise apsw.FullError("simulated disk is full")
 
     def syncing(self, program: str) -> None:
@@ -275,15 +278,19 @@ class SimDisk:
         if fault is None:
             return
         if fault.kind == "sync-error":
-            self.shown += 1
+            self._refuse()
             raise apsw.IOError("simulated sync error")
         if fault.kind == "slow":
             self.shown += 1
             self.stall(program, fault.seconds)
 
+    def _refuse(self) -> None:
+        self.shown += 1
+        self.harmed = True
+
     def probe(self) -> str:
         """Return the outcome of a synced write now: ``ok``, ``failed`` or ``slow``."""
-        shown, room, stall = self.shown, self._room, self.stall
+        shown, harmed, room, stall = self.shown, self.harmed, self._room, self.stall
         waits: list[float] = []
         self.stall = lambda program, seconds: waits.append(seconds)
         try:
@@ -292,7 +299,7 @@ class SimDisk:
         except apsw.Error:
             return "failed"
         finally:
-            self.shown, self._room, self.stall = shown, room, stall
+            self.shown, self.harmed, self._room, self.stall = shown, harmed, room, stall
         return "slow" if waits else "ok"
 
     def _corrupt(self) -> int:

@@ -14,12 +14,12 @@ from harness.sim.external_view import Outside, WireTap
 from harness.sim.process import SimProcess
 from harness.sim.waits import Instants, Waits
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.invariant import BROKER, EagerWatcher, Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, EagerWatcher, Exit, Invariant, Watcher
 from stormproof.contracts.wait import Wait
 
 _LAST_LINES = 6
 _TEXT = 400
-_ERROR = " ERROR "
+ERROR = " ERROR "
 """The level of a line in a log that tells of an error."""
 _Looks = Sequence[tuple[Invariant, Callable[[str, Any, Any, Any], str]]]
 """Invariants, each with the ``look`` of its watcher."""
@@ -148,6 +148,7 @@ class Observer:
         sent: list[tuple[Invariant, str]] = []
         self._listen(node, process, watchers, sent)
         self._read_errors(node, process, watchers, sent)
+        process.exited = self._examines_exit(node, watchers, found)
         waits = Waits(self._waits, self._options, kind)
         process.armed = waits.armed if waits else None
         instants = Instants(self._waits, self._options, kind, program)
@@ -241,10 +242,20 @@ class Observer:
                  if type(watcher).logged is not Watcher.logged]  # fmt: skip
 
         def read(line: str) -> None:
-            if _ERROR in line:
+            if ERROR in line:
                 found.extend((invariant, wrong) for invariant, examine in reads if (wrong := examine(node, line)))
 
         process.logged = read if reads else None
+
+    def _examines_exit(self, node: str, watchers: Sequence[tuple[Invariant, Watcher]],
+                       group: WatchedGroup) -> Callable[[Exit], None]:
+        """Return a function that lets watchers examine the exit of a process."""
+        def examine(how: Exit) -> None:
+            for invariant, watcher in watchers:
+                if wrong := watcher.exited(node, how):
+                    raise self._broken(invariant, wrong, node, group)
+
+        return examine
 
     def disk_lost(self, machine: str) -> None:
         """Tell the watchers of the machine's nodes that its disk has lost synced data."""

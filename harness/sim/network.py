@@ -67,6 +67,10 @@ class SimListener(Resource):
     async def wait_closed(self) -> None:
         """Return at once: there is nothing to wait for."""
 
+    def described(self) -> str:
+        """Return the address on which it listens."""
+        return "a listener at {}:{}".format(*self.address)
+
     def owner_ended(self, powerless: bool) -> None:
         """Close the socket, as the system does."""
         self._network.listeners.pop(self.key, None)

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from stormproof.contracts.invariant import Exit
+
 RUNNING, PAUSED, DEAD = "running", "paused", "dead"
 
 
@@ -76,6 +78,12 @@ class SimProcess:
         """Whether the present callback only wakes a task, because bytes have arrived."""
         self.over: Callable[[], None] | None = None
         """Observer, called when the process has ended."""
+        self.exited: Callable[[Exit], None] | None = None
+        """Observer, called before that when the process has ended by itself."""
+        self.asked: float | None = None
+        """The time on its clock at which it was asked to stop."""
+        self.failed = False
+        """Whether it had logged an error before."""
         self._tidy_at = 64
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self)
@@ -151,7 +159,7 @@ class SimProcess:
         self._held.clear()
         self._deferred.clear()
         self.ended.set()
-        self.look = None
+        self.look = self.exited = None
         if self.over is not None:
             self.over()
         self.bury()
@@ -194,6 +202,10 @@ class SimProcess:
 
 class Resource:
     """A resource that the operating system reclaims when its owner ends."""
+
+    def described(self) -> str:
+        """Describe the socket in a few words."""
+        raise NotImplementedError
 
     def owner_ended(self, powerless: bool) -> None:
         """React to the end of the owning process; when ``powerless``, the system that would clean up is down, too."""

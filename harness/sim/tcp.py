@@ -289,6 +289,10 @@ class Endpoint(Resource):
         if self.owner is not None:
             self.owner.resources.pop(self, None)
 
+    def described(self) -> str:
+        """Return the machine at its other end."""
+        return f"a connection with {self.peer.host if self.peer is not None else 'nobody'}"
+
     def owner_ended(self, powerless: bool) -> None:
         """Close the connection that a dead process left open, as its system does; a powerless system drops it."""
         self.transport = None

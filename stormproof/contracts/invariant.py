@@ -21,12 +21,13 @@ BROKER = "broker"
 """The kind of a program without an attribute ``kind``."""
 
 
-DISK, WIRE, LOG, WORD = "disk", "wire", "log", "word"
+DISK, WIRE, LOG, WORD, SYSTEM = "disk", "wire", "log", "word", "system"
 SEEN: Mapping[str, str] = {
     DISK: "rows that would survive a power loss, read from the simulated disk by the checker",
     WIRE: "frames that the program sends, read by the checker",
     LOG: "lines in the program's log that tell of errors",
     WORD: "the program's own variables",
+    SYSTEM: "what the simulated operating system knows of the program: its exit status, its open sockets",
 }
 """The kinds of observations by which rules judge."""
 
@@ -66,6 +67,21 @@ class Watched(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Exit:
+    """The end of a program by itself, as its operating system sees it.
+
+    ``took``: the seconds that it ran after it was asked to stop, by the signal of an orderly stop; None if it was not.
+    ``sound``: it had logged no error before, and its disk has never refused or destroyed anything. ``left`` describes
+    the sockets that it left open.
+    """
+
+    status: int
+    took: float | None
+    sound: bool
+    left: tuple[str, ...] = ()
+
+
 class Watcher:
     """A watcher of one group of nodes through one run, with private state about its observations."""
 
@@ -99,6 +115,13 @@ class Watcher:
     def ended(self, node: str) -> None:
         """Handle the end of the node's program, in whatever way it has ended."""
         return
+
+    def exited(self, node: str, how: Exit) -> str:
+        """Examine the end of the node's program by itself; ``ended`` follows.
+
+        Not called for a watcher that does not override it. Returns as ``look`` does.
+        """
+        return ""
 
     def disk_lost(self, node: str) -> None:
         """Handle the loss of data that the node had synced: its disk was emptied or damaged.

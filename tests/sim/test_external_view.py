@@ -18,7 +18,7 @@ from harness.sim.external_view import Outside
 from nodes.reference.replication.handshake import encode_frame
 from nodes.reference.server.frames import receipt
 from nodes.systems.catalog import SYSTEMS
-from nodes.systems.reference.wire_reader import Added, LinkReader
+from nodes.systems.reference.wire_reader import Added, LinkReader, Said
 from stormproof.contracts.backend import DiskFault
 from stormproof.contracts.invariant import Invariant, Watcher
 
@@ -52,7 +52,7 @@ def test_a_proof_is_no_message() -> None:
 
 def test_what_an_administrator_is_told_is_read() -> None:
     reader = LinkReader()
-    assert reader.feed(b"CONNECTED\nversion:1.2\n\n\0") == []
+    assert reader.feed(b"CONNECTED\nversion:1.2\n\n\0") == [Said("CONNECTED", {"version": "1.2"}, b"", None)]
     assert reader.feed(receipt("add n4")) == [Added("n4")]
     assert reader.feed(receipt("request")) == []
 

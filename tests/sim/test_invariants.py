@@ -64,6 +64,7 @@ from stormproof.contracts.invariant import INVARIANTS, Invariant, Watcher
 from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_BREAKS
 from tests.sim.joram_breaks import JORAM_BREAKS
+from tests.sim.surface_breaks import SURFACE_BREAKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 QUICK = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
@@ -429,6 +430,7 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     **QPID_BREAKS,
     **ICESTORM_BREAKS,
     **JORAM_BREAKS,
+    **SURFACE_BREAKS,
 }
 """Name of an invariant, and the system where two have one of that name -> what breaks it."""
 

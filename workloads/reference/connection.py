@@ -237,6 +237,11 @@ class StompConnection:
         self._drop_socket()
 
     @property
+    def identifier(self) -> str | None:
+        """The identifier of a reliable connection."""
+        return self._state.connection_id
+
+    @property
     def connected(self) -> bool:
         """Return whether a replica has accepted the client and the connection to it has not failed since."""
         return self._connected

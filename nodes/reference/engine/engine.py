@@ -29,6 +29,7 @@ from nodes.reference.engine.threads import is_collocated
 from nodes.reference.engine.topics import TOPIC_PREFIX
 from nodes.reference.engine.trace import MessageTrace
 from nodes.reference.engine.transactions import Transactions
+from nodes.reference.engine.value_names import REFUSED
 
 
 class StoreEngine:
@@ -451,8 +452,11 @@ class StoreEngine:
         """Set a new value for a key of a last-value queue."""
         destination = command.args["destination"]
         self._demand(context, PRODUCE, destination)
-        queue = self._destinations.last_value_queue(queue_of(destination))
-        self._answer = self.last_values.put(queue, command.args)
+        name = queue_of(destination)
+        if command.args.get("expected") and name not in self.state.queues:  # a refused write creates no queue
+            self._answer = {**self.last_values.read(None, ""), REFUSED: "true"}
+            return
+        self._answer = self.last_values.put(self._destinations.last_value_queue(name), command.args)
 
     def _send(self, context: ConnectionContext, command: Command) -> None:
         self._demand(context, PRODUCE, command.args["destination"])

@@ -145,10 +145,9 @@ class ReferenceBroker:
         self._listeners.close()
         for thread in self._threads:
             thread.cancel()
-        self.serving = False
+        self.drop_clients("the broker is shutting down")
         for session in list(self.sessions):
             session.end("the broker is shutting down")
-        self.drop_clients("the broker is shutting down")
         if not self.store_failed:
             await self.networks.stop()
             await self.design.stop()

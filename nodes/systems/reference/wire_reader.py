@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 _HEAD = struct.Struct(">I")
@@ -15,6 +16,8 @@ _HELLO = "stormproof-"
 """The beginning of the protocol's name, which is first in the first frame where peers introduce themselves."""
 _ADDED = b"RECEIPT\nreceipt-id:add "
 _RECEIPT = re.compile(rb"(?:^|[\0\n])RECEIPT\nreceipt-id:(?!add )([^\n]*)\n")
+_SAID = re.compile(rb"(CONNECTED)\n(.*?)\n\n(.*?)\0", re.DOTALL)
+_ERROR = re.compile(rb"(?:^|\0\n*)(ERROR)\n(.*?)\n\n(.*?)\0", re.DOTALL)
 _RESUMED = re.compile(rb"\nx-received:[1-9]")
 
 
@@ -30,24 +33,39 @@ class AnsweredAgain(NamedTuple):
     receipt: str
 
 
+class Said(NamedTuple):
+    """A CONNECTED or ERROR frame for a client; ``greeted``: the headers of the connection's CONNECTED before, if any.
+
+    Of data that follows an ERROR, ``command`` is empty.
+    """
+
+    command: str
+    headers: Mapping[str, str]
+    body: bytes
+    greeted: Mapping[str, str] | None
+
+
 class LinkReader:
     """Reads one direction of a connection. The proof of the secret that follows an introduction is left out: its bytes
     are random, and may look like those of any message.
 
-    The connection of a client begins with a letter or a line feed. It has no frames; the receipts that come twice on it
-    are read, and of an administrator's, ``Added``.
+    The connection of a client begins with a letter or a line feed. It has no frames; CONNECTED, ERROR, the receipts
+    that come twice on it are read, and of an administrator's, ``Added``.
     """
 
     def __init__(self) -> None:
         self._rest = b""
         self._receipts: set[bytes] | None = None
         """The receipts of a client's connection so far; None on a connection of programs."""
-        self._resumed = False
+        self._resumed = self._over = False
+        self._greeted: Mapping[str, str] | None = None
         self._introduced = self._proven = False
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the values of the frames that these bytes complete."""
         if self._receipts is not None:
+            if self._over or b"ERROR\n" in data:
+                return self._last(data)
             if b"RECEIPT" not in data:
                 return []
             return _of_administrator(data) or ([] if self._resumed else self._repeated(data, self._receipts))
@@ -56,7 +74,11 @@ class LinkReader:
             self._receipts = set()
             # Frames of an earlier connection are confirmed here, and again when they are sent again.
             self._resumed = _RESUMED.search(rest) is not None
-            return []
+            if greeting := _SAID.match(rest):
+                said = _said(greeting, None)
+                self._greeted = said.headers
+                return [said, *self._last(rest)]
+            return self._last(rest)
         found, at = [], 0
         while len(rest) - at >= _HEAD.size:
             begin = at + _HEAD.size
@@ -75,6 +97,17 @@ class LinkReader:
         self._rest = rest[at:]
         return found
 
+    def _last(self, data: bytes) -> list[Any]:
+        """Return an ERROR that these bytes hold, and what follows one."""
+        if self._over:
+            return [Said("", {}, data, self._greeted)]
+        found = _ERROR.search(data)
+        if found is None:
+            return []
+        self._over = True
+        more = data[found.end() :]
+        return [_said(found, self._greeted), *([Said("", {}, more, self._greeted)] if more else [])]
+
     @staticmethod
     def _repeated(data: bytes, known: set[bytes]) -> list[AnsweredAgain]:
         found = []
@@ -83,6 +116,18 @@ class LinkReader:
                 found.append(AnsweredAgain(receipt.decode(errors="replace")))
             known.add(receipt)
         return found
+
+
+def _said(found: re.Match[bytes], greeted: Mapping[str, str] | None) -> Said:
+    command, head, body = found.groups()
+    lines = [line.partition(":") for line in head.decode().split("\n")]
+    texts = [(_plain(name), _plain(text)) for name, _, text in lines]
+    return Said(command.decode(), dict(texts), body, greeted)
+
+
+def _plain(text: str) -> str:
+    """Return a header's name or text without its escapes."""
+    return re.sub(r"\\(.)", lambda escape: {"n": "\n", "r": "\r", "c": ":"}.get(escape[1], escape[1]), text)
 
 
 def _of_administrator(data: bytes) -> list[Any]:

@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Mapping
 
+from nodes.stomp import Frame
 from stormproof.operation import Op
 from workloads.feature_coverage import FeatureCoverage
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected
@@ -30,7 +31,9 @@ from workloads.reference.dialogue.invalid_commands import About, invalid_command
 from workloads.reference.dialogue.second_connection import SecondConnection
 from workloads.reference.dialogue.second_principal import SecondPrincipal
 from workloads.reference.dialogue.speaker import LARGE_BYTES, NOBODY, TOPICS, DialogueSpeaker
+from workloads.reference.dialogue.strangers import Strangers
 from workloads.reference.dialogue.transactions import TransactionDialogue
+from workloads.reference.dialogue.values import ValueDialogue
 from workloads.reference.stomp_client import StompCluster
 
 SETTLE = "settle"
@@ -70,6 +73,8 @@ class DialogueClient(DialogueSpeaker):
         super().__init__(cluster, host, first, coverage, rng, mine)
         self._parting = self._settling = False
         self._second_principal, self._second_connection = SecondPrincipal(self), SecondConnection(self)
+        self._strangers = Strangers(self.addresses, self.settings, cluster.test.rng(f"strangers/{mine}"),
+                                    self.limits.max_headers)
         exchanges, self._automatic = ExchangeDialogue(self), AutoAckDialogue(self)
         self._transactions = transactions = TransactionDialogue(self)
         # Where limits are low, topics get a higher weight.
@@ -80,8 +85,10 @@ class DialogueClient(DialogueSpeaker):
             (8, self._send), (4, self._subscribe), (9, self._settle_some), (2, self._unsubscribe),
             (3, transactions.begin), (7, transactions.add), (4, transactions.end), (1, self._part),
             (3, self._be_refused), (1, self._be_slow), (2, self._have_company),
+            (2, self._be_a_stranger),
             # With frames without a receipt, or automatic acknowledgement, the outcome could not be known.
-            *([] if self.capacity.small else [(2, self._send_many)]), (2, self._settle_many),
+            *([] if self.capacity.small else [(2, self._send_many), (2, ValueDialogue(self).use)]),
+            (2, self._settle_many),
             *([(1, self._be_taken_over)] if self.settings.reliable else
               [] if self.capacity.small else [(2, self._take_automatically)]),
             *([(4, self._be_full)] if limits.tight else []),
@@ -215,7 +222,7 @@ class DialogueClient(DialogueSpeaker):
 
     async def _subscribe_to_topics(self) -> None:
         pattern = self.rng.choice(_PATTERNS).format(self.mine)
-        durable = f"{self.mine}-{self.rng.choice('de')}" if self.rng.random() < 0.7 else ""
+        durable = self.longest(f"{self.mine}-{self.rng.choice('de')}", "e") if self.rng.random() < 0.7 else ""
         known = self.model.durables.get(durable)
         if (known is not None and known.subscriptions) or not self._may_subscribe():
             return
@@ -450,6 +457,13 @@ class DialogueClient(DialogueSpeaker):
         what = await self._while_here(self._second_connection.visit)
         self.said[-1] = f"company: {what}"
         self.coverage.use(*([] if what == NOBODY else ["other-connections"]))
+
+    async def _be_a_stranger(self) -> None:
+        """Log in on another connection, in a wrong way or a right one."""
+        behind = {"destination": f"/queue/{self.mine}.a", "receipt": "behind a login"}
+        what = await self._strangers.visit(Frame("SEND", behind, b"behind a login"), self.connection.identifier)
+        self.said.append(f"login: {what}")
+        self.coverage.use("strangers")
 
     async def close(self) -> None:
         """Disconnect this login and the other one."""

@@ -124,6 +124,9 @@ def _always(about: About) -> Iterator[InvalidCommand]:
         ("UNSUBSCRIBE of nothing", "UNSUBSCRIBE", {"id": "never"}),
         ("BEGIN without a name", "BEGIN", {}),
         ("BEGIN with a name that is too long", "BEGIN", {"transaction": "t" * (MAX_NAME_CHARS + 1)}),
+        ("SUBSCRIBE with an id that is too long", "SUBSCRIBE",
+         {"id": "i" * (MAX_NAME_CHARS + 1), "destination": about.free}),
+        ("ACK with an id that is too long", "ACK", {"id": "1" * (MAX_NAME_CHARS + 1)}),
         ("CONNECT again", "CONNECT", {"accept-version": "1.2"}),
         ("ACK without an id", "ACK", {}),
         ("SUBSCRIBE without an id", "SUBSCRIBE", {"destination": about.free}),
@@ -151,7 +154,7 @@ def _always(about: About) -> Iterator[InvalidCommand]:
             *(("SUBSCRIBE to what is no pattern", "SUBSCRIBE", {"id": "9", "destination": destination})
               for destination in (f"{topic}.>.a", f"{topic}..a", f"{topic}.a*")),
             *(("SUBSCRIBE by what is no name", "SUBSCRIBE", {"id": "9", "destination": topic, "x-durable": name})
-              for name in ("a b", "a:b", "")),
+              for name in ("a b", "a:b", "", "d" * (MAX_NAME_CHARS + 1))),
             ("SUBSCRIBE to a queue for good", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-durable": "d"}),
             *(("BEGIN with what is no XID", "BEGIN", {"transaction": "9", "x-xid": xid})
               for xid in ("a b", "x" * (MAX_XID_CHARS + 1), "")),

@@ -129,9 +129,15 @@ class DialogueSpeaker(StompClient):
 
     def queue(self) -> str:
         """Return the name of one of its queues; in some processes one of them has the longest valid name."""
-        name = f"{self.mine}.{self.rng.choice('abc')}"
-        longest = name.endswith("c") and zlib.crc32(self.mine.encode()) % LONG_NAMED == 0
-        return name.ljust(MAX_NAME_CHARS - len("/queue/"), "c") if longest else name
+        return self.longest(f"{self.mine}.{self.rng.choice('abc')}", "c", len("/queue/"))
+
+    def longest(self, name: str, end: str, before: int = 0) -> str:
+        """Return a name with this end in the longest valid form, in some processes; any other name as it is.
+
+        ``before`` is the number of characters of the prefix of the whole name.
+        """
+        long = name.endswith(end) and zlib.crc32(self.mine.encode()) % LONG_NAMED == 0
+        return name.ljust(MAX_NAME_CHARS - before, end) if long else name
 
     def topic(self) -> str:
         """Return one of its topics."""
@@ -163,7 +169,8 @@ class DialogueSpeaker(StompClient):
     def next_subscription(self) -> tuple[str, str, int]:
         """Return the name, the acknowledgement mode and the window of the next subscription."""
         self.numbers += 1
-        return f"s{self.numbers}", self.rng.choice((INDIVIDUAL, CLIENT)), self.rng.choice((1, 1, 2, 3, 8))
+        name = f"s{self.numbers}" if self.numbers % LONG_NAMED else f"s{self.numbers}".ljust(MAX_NAME_CHARS, "s")
+        return name, self.rng.choice((INDIVIDUAL, CLIENT)), self.rng.choice((1, 1, 2, 3, 8))
 
     def _may_subscribe(self) -> bool:
         return len(self.model.subscriptions) < self.limits.max_subscriptions

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.reference.engine.topics import TOPIC_MANAGER
+from nodes.stomp import Frame
 from stormproof.contracts.client import Client
 from stormproof.contracts.cluster import Cluster
 from stormproof.contracts.option import Option
@@ -27,10 +28,11 @@ from workloads.options import CLIENT_HEARTBEAT, CLIENT_ORDER
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.dialogue.broker_model import Mismatch
 from workloads.reference.dialogue.client import NOT_AS_MODELLED, SETTLE
+from workloads.reference.dialogue.strangers import Strangers
 from workloads.reference.dialogue.workload import PrivateDialoguesWorkload
 from workloads.reference.managed_objects import ManagedConnection
 from workloads.reference.pushed_events import FailingSubscriber
-from workloads.reference.stomp_client import StompCluster, failed
+from workloads.reference.stomp_client import StompCluster, failed, json_request
 
 _MAX_STEPS = 7
 _UNREACHABLE = "127.0.0.1:9"
@@ -64,6 +66,8 @@ _CHECK_SECONDS = 0.05
 """Pause between two checks of these conditions."""
 _RETURN_SHARE = 0.2
 """The share of steps about a subscriber that is removed and subscribes again."""
+_STRANGERS_SHARE = 0.05
+"""The share of steps before which another connection logs in, in a wrong way or a right one."""
 
 
 @dataclass
@@ -84,6 +88,7 @@ class TopicDialogueClient(ManagedConnection):
         self._mine, self._rng = mine, rng
         self._turns = cluster.test.rng(f"returns/{mine}")
         self._returned = 0
+        self._strangers = Strangers(self.addresses, self.settings, cluster.test.rng(f"strangers/{mine}"))
         self._endpoint = self.settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, ModelTopic] = {}
         self.used: dict[str, int] = {}
@@ -122,6 +127,8 @@ class TopicDialogueClient(ManagedConnection):
 
     async def _step(self) -> None:
         rng = self._rng
+        if self._strangers.come(_STRANGERS_SHARE):
+            await self._be_a_stranger()
         if self._turns.random() < _RETURN_SHARE:
             await self._come_back()
             return
@@ -269,6 +276,11 @@ class TopicDialogueClient(ManagedConnection):
             raise ConnectionBroken(f"{error}, and it may have been removed") from None
         self._topics[name].subscribers[name] = (_UNREACHABLE, -1, "unordered")
         await self._look(name)
+
+    async def _be_a_stranger(self) -> None:
+        """Log in on another connection, in a wrong way or a right one."""
+        headers, body = json_request(TOPIC_MANAGER, "create", {"topic": f"{self._mine}-s"})
+        await self._strangers.visit(Frame("SEND", {**headers, "receipt": "behind a login"}, body))
 
     async def _publish_elsewhere(self, name: str) -> None:
         """Publish at any replica; it does not matter whether the event arrives there."""

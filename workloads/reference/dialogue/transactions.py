@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workloads.reference.dialogue.broker_model import ABORTED, COMMITTED, ModelItem, ModelTransaction
-from workloads.reference.dialogue.invalid_commands import MAX_XID_CHARS, may_end
+from workloads.reference.dialogue.invalid_commands import MAX_NAME_CHARS, MAX_XID_CHARS, may_end
 from workloads.reference.dialogue.speaker import LONG_NAMED, DialogueSpeaker
 
 
@@ -19,6 +19,8 @@ class TransactionDialogue:
             return
         self._client.numbers += 1
         name = f"t {self._client.numbers}"
+        if self._client.numbers % LONG_NAMED == 0:
+            name = name.ljust(MAX_NAME_CHARS, "t")
         await self._client.say("BEGIN", {"transaction": name, **({"x-xid": xid} if xid else {})})
         self._model.begin(name, xid)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from typing import cast
 
-from nodes.reference.api import Broker, Pending
+from nodes.reference.api import Admission, Broker, Pending
 from nodes.reference.engine.threads import PREFIX
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.budget import Turns
@@ -31,6 +31,16 @@ class BrokerProbe:
     def failed(self) -> bool:
         """Tell whether its store has failed: it is ending, and its memory is ahead of the store."""
         return self._broker.store_failed
+
+    @property
+    def admission(self) -> Admission:
+        """Its decision about admitting clients, which it tells them."""
+        return self._broker.design.admission()
+
+    @property
+    def names_replicas(self) -> bool:
+        """Tell whether its configuration has addresses for clients."""
+        return bool(self._broker.config.client_addresses)
 
     def pending(self) -> Pending:
         """Return the work that clients here wait for, or that a component has yet to do for them."""

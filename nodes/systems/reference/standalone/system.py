@@ -15,6 +15,8 @@ from nodes.systems.reference.rules.deadlines import (
     REACTIONS,
     WRONG_CLOCK,
 )
+from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
@@ -96,7 +98,8 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=LogEvents(role=role_change),
-    rules=Rules((ANSWERS_ONCE, STORE_HOLDS, COUNTS_ADD_UP, NO_MISTAKES, *GUARDS, WAKES_FOR_WORK),
+    rules=Rules((ANSWERS_ONCE, STORE_HOLDS, COUNTS_ADD_UP, NO_MISTAKES, STOPS_IN_ORDER, TELLS_CLIENTS, *GUARDS,
+                 WAKES_FOR_WORK),
                 (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

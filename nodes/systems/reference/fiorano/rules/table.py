@@ -18,6 +18,8 @@ from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from nodes.systems.reference.rules.wakes import WAKES_FOR_WORK
@@ -129,6 +131,8 @@ INVARIANTS = (
     *GUARDS,
     ROWS_JUDGED,
     NO_MISTAKES,
+    STOPS_IN_ORDER,
+    TELLS_CLIENTS,
     same_state("with repositories of the same stamp", _REPLICATED),
 )  # fmt: skip
 

@@ -15,6 +15,8 @@ from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS
+from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -108,6 +110,8 @@ INVARIANTS = (
     COUNTS_ADD_UP,
     *GUARDS,
     NO_MISTAKES,
+    STOPS_IN_ORDER,
+    TELLS_CLIENTS,
 )  # fmt: skip
 
 _ELECTION: Mapping[str, float] = {"election_timeout": 4, "master_timeout": 2, "response_timeout": 4}

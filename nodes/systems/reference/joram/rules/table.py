@@ -18,6 +18,8 @@ from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED, SERVICES
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -148,6 +150,8 @@ INVARIANTS = (
     *SERVICES,
     ROWS_JUDGED,
     NO_MISTAKES,
+    STOPS_IN_ORDER,
+    TELLS_CLIENTS,
     same_state("that have applied the same entries", _SAFE),
 )  # fmt: skip
 

@@ -16,6 +16,8 @@ from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
@@ -141,6 +143,8 @@ INVARIANTS = (
     *GUARDS,
     ROWS_JUDGED,
     NO_MISTAKES,
+    STOPS_IN_ORDER,
+    TELLS_CLIENTS,
     same_state("of the same generation and group", {**_HOT, "as_documented": ("",)}),
 )  # fmt: skip
 
