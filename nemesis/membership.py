@@ -40,7 +40,7 @@ class MembershipFault(Fault):
     kinds = KINDS
     drawn = 4
     aimed_kinds = (REMOVE,)
-    draws = (Draw("membership_kind", ("add", "add-all", "remove", "add,remove", "add-all,remove"), 0.8),)
+    draws = (Draw("membership_kind", ("add", "add-all", "add-all", "remove", "add-all,remove"), 0.8),)
     options = (kind_option("membership", (*KINDS, REMOVE), several=True),)
 
     def __init__(self) -> None:

@@ -225,7 +225,7 @@ DRAWING = Drawing(
         Draw("log_keep", (2,), 0.7, {"send_window": 200}),
         Draw("ack", ("majority",), 0.6, {"send_window": 200}),
         Draw("detection_timeout", (2.0,), 0.5, {"send_window": 200}),
-        Draw("spares", (1, 2), 0.5),
+        Draw("spares", (1, 2, 2), 0.6),
         Draw("partitions", ("unspecified",), 0.5),
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
         Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
