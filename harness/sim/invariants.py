@@ -14,7 +14,7 @@ from harness.sim.external_view import Outside, WireTap
 from harness.sim.process import SimProcess
 from harness.sim.waits import Instants, Waits
 from stormproof.contracts.deadline import Deadline
-from stormproof.contracts.invariant import BROKER, EagerWatcher, Exit, Invariant, Watcher
+from stormproof.contracts.invariant import BROKER, AfterStep, EagerWatcher, Exit, Invariant, Watcher
 from stormproof.contracts.wait import Wait
 
 _LAST_LINES = 6
@@ -145,7 +145,7 @@ class Observer:
         inspected = dict.fromkeys(range(len(periodic)), due)
         observed: Callable[[], Any] = program.observed
         last: Any = None
-        sent: list[tuple[Invariant, str]] = []
+        sent: list[tuple[Invariant, str | AfterStep]] = []
         self._listen(node, process, watchers, sent)
         self._read_errors(node, process, watchers, sent)
         process.exited = self._examines_exit(node, watchers, found)
@@ -156,7 +156,10 @@ class Observer:
         def look(woken: bool) -> None:
             nonlocal due, last
             if sent:
-                raise self._broken(*sent[0], node, found)
+                for invariant, said in sent:
+                    if wrong := said if isinstance(said, str) else said(program):
+                        raise self._broken(invariant, wrong, node, found)
+                sent.clear()
             if waits.wrong is not None:
                 raise self._broken(*waits.wrong, node, found)
             if not woken or last is None or found.alert:
@@ -219,8 +222,9 @@ class Observer:
             watcher.ended(node)
 
     def _listen(self, node: str, process: SimProcess, watchers: Sequence[tuple[Invariant, Watcher]],
-                found: list[tuple[Invariant, str]]) -> None:
-        """Let watchers examine the frames that a process sends; ``found`` receives the violations."""
+                found: list[tuple[Invariant, str | AfterStep]]) -> None:
+        """Let watchers examine the frames that a process sends; ``found`` receives the violations, and what is asked
+        after the step."""
         if self._tap is None:
             return
         self._tap.names[process] = node
@@ -236,7 +240,7 @@ class Observer:
 
     @staticmethod
     def _read_errors(node: str, process: SimProcess, watchers: Sequence[tuple[Invariant, Watcher]],
-                     found: list[tuple[Invariant, str]]) -> None:
+                     found: list[tuple[Invariant, str | AfterStep]]) -> None:
         """Let watchers examine the errors that a process logs; ``found`` receives the violations."""
         reads = [(invariant, watcher.logged) for invariant, watcher in watchers
                  if type(watcher).logged is not Watcher.logged]  # fmt: skip

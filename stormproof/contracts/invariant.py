@@ -67,6 +67,10 @@ class Watched(Protocol):
         ...
 
 
+AfterStep = Callable[[Any], str]
+"""A question to a program: returns a readable description of a violation; empty if there is none."""
+
+
 @dataclass(frozen=True)
 class Exit:
     """The end of a program by itself, as its operating system sees it.
@@ -130,10 +134,11 @@ class Watcher:
         """
         return
 
-    def sent(self, node: str, peer: str, frame: Any) -> str:
+    def sent(self, node: str, peer: str, frame: Any) -> str | AfterStep:
         """Examine a frame that a node's program sends to a peer's program, at the moment of sending.
 
-        Not called for a watcher that does not override it. Returns as ``look`` does.
+        Not called for a watcher that does not override it. Returns as ``look`` does, or a question to the program that
+        is asked when its present step is over.
         """
         return ""
 

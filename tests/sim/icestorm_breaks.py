@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from nodes.reference.designs.icestorm.design import IceStormDesign
 from nodes.reference.designs.icestorm.election import InvitationElection
 from nodes.reference.designs.icestorm.replication import Replication, Unavailable
 from nodes.reference.designs.icestorm.topics import Change, TopicDatabase
+from nodes.reference.server.sessions import Session
 
 _ELECTION = "nodes.reference.designs.icestorm.election"
 _CASE = Case("icestorm", "subscriptions", "partition,pause,kill", 3, 20.0, 30.0, {"min_ok": "5"})
@@ -136,6 +137,29 @@ def _boasts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IceStormDesign, "status", instead)
 
 
+def _looks_beyond(patch: pytest.MonkeyPatch) -> None:
+    """Members look for other coordinators, too."""
+    ask = InvitationElection._ask_coordinator
+
+    async def instead(self: InvitationElection) -> None:
+        await self._peers.ask_all(self._peers.names, "are-you-coordinator")
+        await ask(self)
+
+    patch.setattr(InvitationElection, "_ask_coordinator", instead)
+
+
+def _keeps_its_connection(patch: pytest.MonkeyPatch) -> None:
+    """Who is ended keeps its connection."""
+    end = Session.end
+
+    def instead(self: Session, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        conn = self.conn
+        end(self, reason, headers)
+        self.conn = conn
+
+    patch.setattr(Session, "end", instead)
+
+
 def _unwritten(patch: pytest.MonkeyPatch) -> None:
     """Who promises an epoch writes that down later."""
     patch.setattr(TopicDatabase, "promise", lambda self, epoch: setattr(self, "promised", epoch))
@@ -143,6 +167,8 @@ def _unwritten(patch: pytest.MonkeyPatch) -> None:
 
 ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
     "groups-shrink": (_CASE, _never_alone),
+    "asks-in-its-role": (_CASE, _looks_beyond),
+    "ended-hold-nothing": (replace(_CASE, workload="topic-dialogue"), _keeps_its_connection),
     "agrees-in-order": (_bug("refused-update-counts"), _refuses_some),
     "invites-in-turn": (_CASE, _all_at_once),
     "awaits-who-comes": (_CASE, _first_is_enough),

@@ -204,6 +204,20 @@ def no_beats(patch: Patch) -> None:
     patch.setattr(SessionTimers, "beat", lambda self, interval: None)
 
 
+def hasty_beats(patch: Patch) -> None:
+    """A broker sends heart-beats ten times a second, whatever a client has asked for."""
+    beat = SessionTimers.beat
+    patch.setattr(SessionTimers, "beat", lambda self, interval: beat(self, min(interval, 0.1)))
+
+
+def never_paused(patch: Patch) -> None:
+    """A broker takes all that a client sends."""
+    async def go_on(self: Flow, must_wait: Callable[[], bool]) -> None:
+        self.read()
+
+    patch.setattr(Flow, "pause", go_on)
+
+
 def deaf_to_silence(patch: Patch) -> None:
     """Clients send no heart-beats, and the broker does not mind."""
     patch.setattr(SessionTimers, "listen", lambda self, *how: None)
@@ -450,6 +464,8 @@ QUIET = ("silent-client", "idle-session", "network-silent")
 """Whoever has something to say is not silent."""
 LATE: dict[str, tuple[str, str, str, dict[str, str], Callable[[Patch], None]]] = {
     "heart-beat": ("standalone", "queue", "kill", {}, no_beats),
+    "hasty-beat": ("standalone", "queue", "kill", {"client_heartbeat": "3"}, hasty_beats),
+    "taken-beyond": ("icestorm", "topic-dialogue", "kill", {"max_outstanding": "1"}, never_paused),
     "silent-client": ("standalone", "queue", "kill", {"client_heartbeat": "1"}, deaf_to_silence),
     "idle-session": ("standalone", "queue", "kill", {"client_heartbeat": "1", "idle_timeout": "1"}, deaf_to_silence),
     "uncut": ("standalone", "dialogue", "packets", {"client_heartbeat": "3", "op_timeout": "6"}, never_doomed),

@@ -46,7 +46,6 @@ class Clustered:
         self.elements = {name: [server for server in servers if server != server_queues.own]
                         for name, servers in destinations.items() if server_queues.own in servers}
         self.table: Table[Share] = Table("shares", lambda s: (s.id, s.queue, s.server, s.wanted, s.asked))
-        self.shares: dict[tuple[str, int], Share] = {}
         self.restore()
 
     def others(self, destination: str) -> Sequence[int]:
@@ -110,4 +109,4 @@ class Clustered:
         """Load the contents of the store; changes that were not written are dropped."""
         self.table.forget()
         shares = [Share(*row) for row in read_rows(self._database, "shares")]
-        self.shares = {(share.queue, share.server): share for share in shares}
+        self.shares: dict[tuple[str, int], Share] = {(share.queue, share.server): share for share in shares}

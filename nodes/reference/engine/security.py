@@ -98,9 +98,6 @@ class Security:
         self.enabled = enabled
         self._page = page
         self._database, self._administrator, self._new_id = database, administrator, new_id
-        self.rows: dict[tuple[str, str], _Row] = {}
-        self.principals: dict[str, Principal] = {}
-        self.grants: dict[str, dict[tuple[str, str], None]] = {}
         self.table: Table[_Row] = Table("security", lambda r: (r.id, r.kind, r.name, wire.encode(r.content)))
         self.restore()
 
@@ -277,7 +274,9 @@ class Security:
     def restore(self) -> None:
         """Load the contents of the store; changes that were not written are dropped."""
         self.table.forget()
-        self.rows, self.principals, self.grants = {}, {}, {}
+        self.rows: dict[tuple[str, str], _Row] = {}
+        self.principals: dict[str, Principal] = {}
+        self.grants: dict[str, dict[tuple[str, str], None]] = {}
         for identity, kind, name, content in read_rows(self._database, "security"):
             self._take(_Row(identity, kind, name, wire.decode(content)))
 

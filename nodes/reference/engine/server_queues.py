@@ -89,12 +89,8 @@ class ServerQueues:
         self.own = config.server if config is not None else 0
         self._others = frozenset(config.servers) if config is not None else frozenset()
         self._database = database
-        self.cached = 0
-        """Number of content bytes kept in memory."""
         self._depths: dict[str, int] = {}
         self._effects: list[Effect] = []
-        self.peers: dict[int, PeerServer] = {}
-        self.deployment = ServicesDeployment()
         self.peer_table: Table[PeerServer] = Table("servers", lambda c: (c.server, c.sent, c.acked, c.received))
         self.outgoing_table: Table[Outgoing] = Table("outgoing", _outgoing_row)
         self._trace: MessageTrace | None = None
@@ -241,6 +237,7 @@ class ServerQueues:
         self.outgoing_table.forget()
         self.deployment_table.forget()
         self.cached = 0
+        """Number of content bytes kept in memory."""
         self._depths.clear()
         self._effects.clear()
         self.peers = {row[0]: PeerServer(*row) for row in read_rows(self._database, "servers")}

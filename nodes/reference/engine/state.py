@@ -53,25 +53,8 @@ class EngineState:
         self.database = database
         self.cache = cache
         self.window = window
-        self.cached = 0
-        """Approximate number of content bytes kept in memory."""
         self.tap: QueueTap | None = None
         self.trace: MessageTrace | None = None
-        self.counters = NextNumbers()
-        self.queues: dict[str, Queue] = {}
-        self.durables: dict[str, Queue] = {}
-        self.proxies: dict[int, Queue] = {}
-        self.routes = TopicRoutes()
-        self.messages: dict[int, Message] = {}
-        self.contexts: dict[str, ConnectionContext] = {}
-        self.closed: dict[str, tuple[str, int]] = {}
-        self._closed_ids: dict[str, int] = {}
-        self.branches: dict[tuple[str, str], Transaction] = {}
-        self.prepared: dict[tuple[str, str], Transaction] = {}
-        self.reserved = 0
-        self.deferred = 0
-        self.outcomes: dict[tuple[str, str], str] = {}
-        self._outcome_ids: dict[tuple[str, str], int] = {}
         self.tables = StateTables(lambda conn: (self._closed_ids[conn], conn, *self.closed[conn]),
                                   lambda key: (self._outcome_ids[key], *key, self.outcomes[key]))
         self._restore()
@@ -405,10 +388,12 @@ class EngineState:
 
     def _restore(self, on_progress: Callable[[], None] = no_progress) -> None:
         self.cached = 0
+        """Approximate number of content bytes kept in memory."""
         self.counters = NextNumbers()
         for _, next_id, next_message in read_rows(self.database, "counters"):
             self.counters = NextNumbers(next_id, next_message)
-        self.closed, self._closed_ids = {}, {}
+        self.closed: dict[str, tuple[str, int]] = {}
+        self._closed_ids: dict[str, int] = {}
         for identity, conn, reason, in_seq in read_rows(self.database, "closed"):
             self.closed[conn] = (reason, in_seq)
             self._closed_ids[conn] = identity
@@ -445,7 +430,7 @@ class EngineState:
                           transactions: dict[int, Transaction], on_progress: Callable[[], None]) -> None:
         contents = {identity: Shared(identity, topic, size, None) for identity, topic, size
                     in read_rows(self.database, "shared", "id, topic, length(body)")}
-        self.messages = {}
+        self.messages: dict[int, Message] = {}
         rows = read_rows(self.database, "messages", "id, queue, shared, length(body), sequence")
         for identity, queue, content, size, sequence in with_progress(rows, on_progress):
             message = self.messages[identity] = Message(identity, queues[queue], size, sequence=sequence)
@@ -486,7 +471,8 @@ class EngineState:
         self.prepared = {each.key: each for each in prepared}
         self.reserved = sum(len(each.items) for each in prepared)
         self.deferred = sum(each.size for each in transactions.values())
-        self.outcomes, self._outcome_ids = {}, {}
+        self.outcomes: dict[tuple[str, str], str] = {}
+        self._outcome_ids: dict[tuple[str, str], int] = {}
         for identity, login, xid, outcome in read_rows(self.database, "outcomes"):
             self.outcomes[login, xid] = outcome
             self._outcome_ids[login, xid] = identity

@@ -57,6 +57,24 @@ _INVALID_REQUESTS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
     ("frob", {}, "bad-request"),
 )
 """Invalid requests, and the errors that answer them."""
+_INVALID_COMMANDS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    *(("SEND", {"destination": where}) for where in (
+        "/queue/a", "/topic/", "/topic/a..b", "/topic/a b", "/topic/*", "/topic/a.>", "/topic/" + "x" * _MAX_NAME_CHARS,
+        "/exchange/a/b", "a")),
+    ("SEND", {}),
+    ("SEND", {"destination": "/topic/a", "transaction": "t"}),
+    ("SUBSCRIBE", {"destination": "/topic/a", "id": "1"}),
+    ("UNSUBSCRIBE", {"id": "1"}),
+    ("ACK", {"id": "1"}),
+    ("BEGIN", {"transaction": "t"}),
+    ("SHOUT", {}),
+)
+"""Commands that a replica refuses, and whose connection it ends: it takes requests, and events for topics, only."""
+_OTHER_SHARE = 0.04
+"""The share of steps that send commands which make no sense, or several requests at once."""
+_MAX_ROUNDS = 8
+_FEW = 10
+"""An upper bound of the events that may wait for a subscriber, up to which it is exceeded on purpose."""
 _BAD_COSTS = ("many", "-1", "1" * 10)
 _RETRY_COUNT = 3
 """The number of further attempts that a subscriber has after a failed delivery, before it is removed."""
@@ -87,7 +105,8 @@ class TopicDialogueClient(ManagedConnection):
         super().__init__(cluster, host, first)
         self._mine, self._rng = mine, rng
         self._turns = cluster.test.rng(f"returns/{mine}")
-        self._returned = 0
+        self._others = cluster.test.rng(f"others/{mine}")
+        self._returned = self._hurries = 0
         self._strangers = Strangers(self.addresses, self.settings, cluster.test.rng(f"strangers/{mine}"))
         self._endpoint = self.settings.local_host or host, FIRST_PORT + first
         self._topics: dict[str, ModelTopic] = {}
@@ -109,6 +128,7 @@ class TopicDialogueClient(ManagedConnection):
                 await self._list()
                 if self.options.get("offline_events", "kept") == "kept":  # otherwise a failed delivery loses the event
                     await self._retried()
+                    await self._overflow()
                 await self._end_what_others_left()
                 await self._part()
             else:
@@ -129,6 +149,9 @@ class TopicDialogueClient(ManagedConnection):
         rng = self._rng
         if self._strangers.come(_STRANGERS_SHARE):
             await self._be_a_stranger()
+        if self._others.random() < _OTHER_SHARE:
+            await self._others.choice((self._be_refused, self._hurry))()
+            return
         if self._turns.random() < _RETURN_SHARE:
             await self._come_back()
             return
@@ -235,6 +258,47 @@ class TopicDialogueClient(ManagedConnection):
         if (said := answer.get("x-error")) != "bad-cost":
             raise Mismatch(f"an event whose cost makes no sense was answered by {said or 'yes'}")
 
+    async def _be_refused(self) -> None:
+        """Send a command that makes no sense here: it is refused, and the connection ends."""
+        command, headers = self._others.choice(_INVALID_COMMANDS)
+        connection = self._connection
+        try:
+            await connection.request(command, headers, b"", self.op_timeout)
+        except Rejected:
+            await self._reconnect()
+            return
+        raise Mismatch(f"{command} {dict(headers)} was confirmed")
+
+    async def _hurry(self) -> None:
+        """Send requests without waiting for answers: each is carried out, and answered, after the one before."""
+        self._hurries += 1
+        name = f"{self._mine}-h{self._hurries}"
+        target, about = f"{name}-t", {"topic": name, "subscriber": name, "endpoint": _UNREACHABLE}
+        steps: list[tuple[str, Mapping[str, Any], Any]] = [("create", about, None), ("create", {"topic": target}, None)]
+        for _ in range(self._others.randint(1, _MAX_ROUNDS)):
+            steps += [
+                ("subscribe", about, None), ("subscribers", about, [[name, _UNREACHABLE, 0, "unordered"]]),
+                ("link", {"topic": name, "target": target}, None), ("links", about, [[target, 0]]),
+                ("unlink", {"topic": name, "target": target}, None), ("unsubscribe", about, None),
+                ("subscribers", about, []),
+            ]  # fmt: skip
+        steps += [("destroy", about, None), ("destroy", {"topic": target}, None)]
+        answered: list[int] = []
+
+        async def ask(place: int, request: str, body: Mapping[str, Any], expected: Any) -> None:
+            found = await self._request(request, body, None)
+            answered.append(place)
+            if expected is not None and found != expected:
+                raise Mismatch(f"{request} behind others was answered by {found}, not by {expected}")
+
+        asking = [asyncio.ensure_future(ask(place, *step)) for place, step in enumerate(steps)]
+        found = await asyncio.gather(*asking, return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        if answered != sorted(answered):
+            raise Mismatch(f"requests were answered in another order than they were sent ({answered})")
+
     async def _publish(self, name: str) -> None:
         """Publish an event to subscribers that are unreachable and are never removed: it waits until they
         unsubscribe."""
@@ -323,6 +387,32 @@ class TopicDialogueClient(ManagedConnection):
             self.used[RETRIES] = self.used.get(RETRIES, 0) + 1
         finally:
             subscriber.close()
+
+    async def _overflow(self) -> None:
+        """Check that of the events for a subscriber that can't be reached the last ones wait, as many as may."""
+        most = int(self.options.get("max_waiting", 0))
+        if not 0 < most <= _FEW:
+            return
+        name = f"{self._mine}-o"
+        subscriber = FailingSubscriber(*self._endpoint, 0)
+        await self._create(name)
+        body = {"topic": name, "subscriber": name, "endpoint": subscriber.endpoint, "retryCount": -1,
+                "reliability": "ordered"}  # fmt: skip
+        await self._request("subscribe", body, None)
+        events = [b"%d" % number for number in range(most + 2)]
+        for event in events:
+            await self._send(name, event)
+        try:
+            await subscriber.open()
+            if not await self._comes(lambda: subscriber.taken[-1:] == events[-1:]):
+                raise Mismatch("the last event did not come to a subscriber that is reached again")
+        except OSError as error:
+            raise ConnectionBroken(f"can't listen on {subscriber.endpoint}: {error.strerror}") from None
+        finally:
+            subscriber.close()
+        if subscriber.taken != events[-most:]:
+            raise Mismatch(f"of {len(events)} events the last {most} were to wait, and {len(subscriber.taken)} came")
+        await self._request("destroy", {"topic": name}, None)
 
     async def _send(self, name: str, body: bytes) -> None:
         about = {"destination": f"/topic/{name}", "content-type": "text/plain"}

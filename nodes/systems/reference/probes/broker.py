@@ -21,6 +21,7 @@ class BrokerProbe:
         self._broker = cast("ReferenceBroker", broker)
         self.engine = EngineProbe(self._broker.engine)
         self._unread = sessions.UnreadOutput()
+        self._beats = sessions.BeatTimes()
 
     @property
     def common(self) -> BrokerProbe:
@@ -68,9 +69,16 @@ class BrokerProbe:
             found["refused-idle"] = broker.guard.refused_idle
         now, overdue = broker.runtime.now(), dict[str, dict[Hashable, float]]()
         for session in broker.sessions:
+            self._beats.look(session)
             for what, since, own in sessions.overdue(session, now, self._unread):
                 overdue.setdefault(what, {})[session.conn, session.asked, since] = own
-        self._unread.keep({session.output for session in broker.sessions})
+        if beyond := [session.conn for session in broker.sessions if sessions.beyond_limits(session, broker.limits)]:
+            found["taken-beyond"] = beyond
+        outputs = {session.output for session in broker.sessions}
+        self._unread.keep(outputs)
+        self._beats.keep(outputs)
+        if self._beats.hasty:
+            found[sessions.HASTY_BEAT] = self._beats.hasty
         if turns_stall(broker.turns):
             overdue.setdefault("held-up", {})["turns"] = 0.0
         found |= overdue
@@ -112,6 +120,10 @@ class BrokerProbe:
         options = getattr(self._broker.design, "options", None)
         return (page.unlike_page(self._broker.limits, self._broker.config.options)
                 or page.unlike_design(self._broker.config.design, options))
+
+    def held_by_ended(self) -> str:
+        """Describe what a client that was ended still holds; empty if there is nothing."""
+        return sessions.held_by_ended(self._broker.sessions)
 
     def runs_services(self) -> bool:
         """Return whether all services run."""

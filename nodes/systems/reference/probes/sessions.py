@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from nodes.reference.engine.limits import Limits
 from nodes.reference.server.login import HEART_BEAT_MS
 from nodes.reference.server.output_buffer import OutputBuffer
 from nodes.reference.server.sessions import Session
 
 HEART_BEAT, SILENT_CLIENT, HELD_UP, LEFT_OVER, UNREAD = "heart-beat", "silent-client", "held-up", "left-over", "unread"
-IDLE_SESSION, LINGERING, UNCUT = "idle-session", "lingering", "uncut"
+IDLE_SESSION, LINGERING, UNCUT, HASTY_BEAT = "idle-session", "lingering", "uncut", "hasty-beat"
 """The names of overdue events on a session, as used by the checks of deadlines."""
 _MISSED = 3
 """Heart-beats that may be missed."""
+_HASTE = 0.7
+"""Share of an interval after which a heart-beat may be sent at the earliest: three quarters, less roundings."""
+_FEW_BYTES = 4
+"""Bytes that can only be heart-beats: no frame is as short."""
 _NEARLY = 0.97
 """Share of a silence by which clocks and roundings may make it shorter."""
 
@@ -40,6 +45,60 @@ class UnreadOutput:
         """Forget all outputs but these."""
         for gone in self._seen.keys() - outputs:
             del self._seen[gone]
+
+
+class BeatTimes:
+    """Observes when each client was sent what, and collects those that get heart-beats earlier than they asked for."""
+
+    def __init__(self) -> None:
+        self._seen: dict[OutputBuffer, tuple[int, float]] = {}
+        """The output that each client was sent so far, and the time of the last of it."""
+        self.hasty: list[tuple[str | None, float]] = []
+        """The connections of these clients, and the seconds between two heart-beats."""
+
+    def look(self, session: Session) -> None:
+        """Compare what a client was sent since the last look with what it may be sent."""
+        greeting, output = session.login.greeting, session.output
+        if greeting is None or not greeting.wants_beat or session.ended:
+            self._seen.pop(output, None)
+            return
+        written, wrote = output.written, output.last_write
+        before, last = self._seen.get(output, (written, wrote))
+        self._seen[output] = written, wrote
+        beats = written - before
+        least = _HASTE * max(greeting.wants_beat, HEART_BEAT_MS) / 1000
+        if 0 < beats <= _FEW_BYTES and wrote - last < beats * least:
+            self.hasty.append((session.conn, (wrote - last) / beats))
+
+    def keep(self, outputs: set[OutputBuffer]) -> None:
+        """Forget all outputs but these."""
+        for gone in self._seen.keys() - outputs:
+            del self._seen[gone]
+
+
+def held_by_ended(sessions: Iterable[Session]) -> str:
+    """Describe what a session that was ended still holds; empty if there is nothing."""
+    for session in sessions:
+        flow, parts = session.flow, []
+        if not session.ended:
+            continue
+        if session.conn is not None:
+            parts.append(f"has connection {session.conn}")
+        if flow.outstanding:
+            parts.append(f"has {len(flow.outstanding)} commands under way")
+        if session.held:
+            parts.append(f"holds {session.held} bytes")
+        if parts:
+            return f"a client that was ended still {' and '.join(parts)}"
+    return ""
+
+
+def beyond_limits(session: Session, limits: Limits) -> bool:
+    """Return whether a client's commands were taken though as many as allowed were under way. Acknowledgements that the
+    broker makes itself have no size, and no limit."""
+    asked = [each for each in session.flow.outstanding if each.size][:-1]
+    return (sum(each.weight for each in asked) >= limits.max_outstanding
+            or sum(each.size for each in asked) >= limits.max_outstanding_bytes)
 
 
 def overdue(session: Session, now: float, unread: UnreadOutput) -> list[tuple[str, float, float]]:

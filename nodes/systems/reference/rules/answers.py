@@ -1,11 +1,27 @@
-"""The rule that a request is answered once, when it has been carried out. It reads what clients are sent."""
+"""Rules about what clients are sent: a request is answered once, when it has been carried out, and whoever is ended
+keeps nothing."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from nodes.systems.reference.wire_reader import AnsweredAgain
-from stormproof.contracts.invariant import WIRE, Invariant, Watcher
+from nodes.systems.reference.wire_reader import AnsweredAgain, Said
+from stormproof.contracts.invariant import WIRE, WORD, AfterStep, Invariant, Watcher
+
+
+class Sessions(Protocol):
+    """The part of a broker that has its clients' sessions."""
+
+    def held_by_ended(self) -> str:
+        """Describe what a client that was ended still holds; empty if there is nothing."""
+        ...
+
+
+class HasSessions(Protocol):
+    """A program with such a part."""
+
+    @property
+    def common(self) -> Sessions: ...
 
 
 class AnswersOnce(Watcher):
@@ -18,6 +34,22 @@ class AnswersOnce(Watcher):
         return f"it answers {frame.receipt} of a client at {peer} again, which it has answered on this connection"
 
 
+class EndedHoldNothing(Watcher):
+    """Stateless check of a broker that ends a client, when the step is over."""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str | AfterStep:
+        """Ask later whether an ended client still has anything."""
+        return _held_by_ended if type(frame) is Said and frame.command == "ERROR" else ""
+
+
+def _held_by_ended(program: HasSessions) -> str:
+    return program.common.held_by_ended()
+
+
 ANSWERS_ONCE = Invariant("answers-once", "a request is answered once on its connection, when it has been carried out",
                          "STOMP 1.2, RECEIPT: an acknowledgment that the corresponding client frame has been "
                          "processed by the server", AnswersOnce, seen=(WIRE,))
+ENDED_HOLD_NOTHING = Invariant(
+    "ended-hold-nothing", "whoever has got an ERROR has no connection, work under way or memory any longer",
+    "docs/stomp.md, Errors: an ERROR ends the connection; Limits: what clients hold together", EndedHoldNothing,
+    seen=(WIRE, WORD))

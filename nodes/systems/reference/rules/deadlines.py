@@ -59,6 +59,23 @@ DEADLINES = (
         requirement="a client that was promised heart-beats is sent something within {} after each interval",
     ),
     Deadline(
+        "hasty-beat",
+        {},
+        0.02,
+        "docs/stomp.md: the broker offers the shortest interval of heart-beats, so that the client's value applies",
+        requirement="no client gets heart-beats more often than it asked for",
+        momentary=True,
+    ),
+    Deadline(
+        "taken-beyond",
+        {},
+        0.02,
+        "docs/stomp.md, Limits: max_outstanding, max_outstanding_bytes, a client's commands in progress; beyond, the "
+        "broker stops reading from it",
+        requirement="no more of a client's commands are taken while as many as allowed are under way",
+        momentary=True,
+    ),
+    Deadline(
         "silent-client",
         {},
         0.15,

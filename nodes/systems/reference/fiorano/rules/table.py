@@ -16,7 +16,7 @@ from nodes.systems.reference.fiorano.rules.states import STATES
 from nodes.systems.reference.fiorano.rules.waits import WAITS
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.answers import ANSWERS_ONCE
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
@@ -125,6 +125,7 @@ INVARIANTS = (
               "the page: a lease; gateway/protocol.py: nobody has to wait for the end of a lease that was let go",
               roles.AnswersAsItIs, where=_LOCKED, of=(GATEWAY,)),
     ANSWERS_ONCE,
+    ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     WAKES_FOR_WORK,
     COUNTS_ADD_UP,

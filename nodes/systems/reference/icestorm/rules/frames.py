@@ -1,7 +1,7 @@
-"""A watcher of the answers that replicas of HA IceStorm send each other, as they are on the wire.
+"""Watchers of the questions and answers that replicas of HA IceStorm send each other, as they are on the wire.
 
 What an answer says is compared with the rows that would survive a power loss, so a replica that is wrong about its own
-disk is found out; and with what its coordinator makes of it.
+disk is found out; and with what its coordinator makes of it. Whoever asks has to be in the role that asks this.
 """
 
 from __future__ import annotations
@@ -9,13 +9,76 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from nodes.reference.designs.icestorm.election import ELECTION, NORMAL, REORGANIZATION
 from nodes.systems.reference.icestorm.probes import IceStormObserved, IceStormProbe
+from nodes.systems.reference.icestorm.rules.roles import FORMED_STATES
 from nodes.systems.reference.wire_reader import LinkReader
 from stormproof.contracts.invariant import Watcher
 
 _PROMISE, _UPDATE, _INSTALL = "promise", "update", "install"
 _UPDATES_A_CHECK = 16
 """One of this number of confirmed changes is compared with the disk: each check takes a copy of it."""
+
+_COORDINATORS = {
+    "are-you-coordinator": FORMED_STATES, "are-you-mine": FORMED_STATES, "ready": FORMED_STATES,
+    "promised": (REORGANIZATION,), "promise": (REORGANIZATION,), "database": (REORGANIZATION,),
+    "install": (REORGANIZATION,), "update": (NORMAL,),
+}  # fmt: skip
+"""What coordinators ask, and in which states."""
+_MEMBERS = {"are-you-there": FORMED_STATES, "accept": (REORGANIZATION,), "request": (NORMAL,)}
+"""What members ask their coordinator, and in which states."""
+_OF_NO_GROUP = ("are-you-coordinator", "promised", "request")
+"""Questions that name no group."""
+_Role = tuple[str, str, str]
+"""A state, a coordinator and a group."""
+
+
+class AsksInItsRole(Watcher):
+    """Tracks the last two roles of each replica: a question may leave one step after it was decided on."""
+
+    fields = ("state", "coordinator", "group")
+
+    def __init__(self) -> None:
+        self._roles: dict[str, tuple[_Role, _Role]] = {}
+        self._programs: dict[str, IceStormProbe] = {}
+
+    def look(self, node: str, program: IceStormProbe, now: IceStormObserved, before: IceStormObserved | None) -> str:
+        """Note a change of the replica's role."""
+        self._programs[node] = program
+        role = now.state, now.coordinator, now.group
+        _, last = self._roles.get(node, (role, role))
+        if last != role or node not in self._roles:
+            self._roles[node] = last, role
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check that the replica is, or was one step before, in the role in which this is asked."""
+        match frame:
+            case ["ask", int(), str(question), list(about)] if node in self._programs:
+                election = self._programs[node].election
+                now = election.state, election.coordinator, election.group
+                if any(self._asks(node, peer, question, about, role) for role in (now, *self._roles[node])):
+                    return ""
+                state, coordinator, group = now
+                return f"it asks {peer} {question!r} {about[:2]}, and is {state} in group {group} of {coordinator}"
+        return ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica."""
+        self._roles.pop(node, None)
+        self._programs.pop(node, None)
+
+    def _asks(self, node: str, peer: str, question: str, about: list[Any], role: _Role) -> bool:
+        """Return whether a replica of a role asks this."""
+        state, coordinator, group = role
+        if question == "invitation":  # a coordinator's own, or one that is passed on to the members of before
+            return state == ELECTION and [coordinator, group] == about
+        if question not in _OF_NO_GROUP and about[0] != group:
+            return False
+        if question in _COORDINATORS:
+            return coordinator == node and state in _COORDINATORS[question]
+        return (state in _MEMBERS.get(question, ()) and coordinator != node
+                and (peer == coordinator or peer not in self._programs))
 
 
 class AnswersAsItHas(Watcher):

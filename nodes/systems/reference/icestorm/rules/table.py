@@ -14,6 +14,7 @@ from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
 from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
@@ -30,7 +31,7 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
-from stormproof.contracts.invariant import DISK, WIRE, Invariant
+from stormproof.contracts.invariant import DISK, WIRE, WORD, Invariant
 from stormproof.contracts.resting_state import RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
@@ -96,6 +97,10 @@ INVARIANTS = (
               "change would survive a power loss at that moment; who refuses a change is not counted for it",
               "docs/designs/icestorm.md: each member promises on disk; a change is acknowledged when a majority has it "
               "on disk", frames.AnswersAsItHas, seen=(WIRE, DISK)),
+    Invariant("asks-in-its-role", "coordinators look for others, invite, reorganize and change; members ask only their "
+              "coordinator; each only about the group in which it is",
+              "Garcia-Molina, procedures Check, Merge, Ready and Timeout; docs/designs/icestorm.md, Election: "
+              "coordinators search for other coordinators", frames.AsksInItsRole, seen=(WIRE, WORD)),
     Invariant("agrees-in-order", "a database is installed only in the epoch that was promised to its group, and each "
               "change is sent to, and acknowledged by, only those who have acknowledged the one before",
               "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator; who does not answer "
@@ -106,6 +111,8 @@ INVARIANTS = (
               "Garcia-Molina, the answers to AreYouCoordinator and AreYouThere", roles.AnswersAsItStands),
     Invariant("tells-its-state", "what a replica shows is how it stands",
               "the document: the state of the replicas, using the replica command", roles.TellsItsState),
+    ANSWERS_ONCE,
+    ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,

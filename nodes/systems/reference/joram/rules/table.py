@@ -16,7 +16,7 @@ from nodes.systems.reference.joram.rules.deadlines import DEADLINES
 from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.answers import ANSWERS_ONCE
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
@@ -144,6 +144,7 @@ INVARIANTS = (
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
               roles.StatusTells, where=_PRIMARY),
     replace(ANSWERS_ONCE, where={"propagation": ("synchronous",)}),
+    ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,

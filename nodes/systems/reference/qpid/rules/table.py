@@ -14,7 +14,7 @@ from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
 from nodes.systems.reference.qpid.rules.states import STATES
 from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
-from nodes.systems.reference.rules.answers import ANSWERS_ONCE
+from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
 from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
@@ -138,6 +138,7 @@ INVARIANTS = (
               "the document: the primary can only be started on nodes where there is a ready backup", roles.MayLead,
               where=_HOT),
     ANSWERS_ONCE,
+    ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
     *GUARDS,
