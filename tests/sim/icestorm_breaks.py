@@ -160,6 +160,11 @@ def _keeps_its_connection(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "end", instead)
 
 
+def _always_room(patch: pytest.MonkeyPatch) -> None:
+    """A database takes all that comes."""
+    patch.setattr(TopicDatabase, "_check_room", lambda self: None)
+
+
 def _unwritten(patch: pytest.MonkeyPatch) -> None:
     """Who promises an epoch writes that down later."""
     patch.setattr(TopicDatabase, "promise", lambda self, epoch: setattr(self, "promised", epoch))
@@ -169,6 +174,7 @@ ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = 
     "groups-shrink": (_CASE, _never_alone),
     "asks-in-its-role": (_CASE, _looks_beyond),
     "ended-hold-nothing": (replace(_CASE, workload="topic-dialogue"), _keeps_its_connection),
+    "refuses-when-full": (_CASE, _always_room),
     "agrees-in-order": (_bug("refused-update-counts"), _refuses_some),
     "invites-in-turn": (_CASE, _all_at_once),
     "awaits-who-comes": (_CASE, _first_is_enough),

@@ -200,7 +200,13 @@ def one_is_enough(patch: Patch) -> None:
                   lambda acked, *_: max(acked.values(), default=0))
 
 
+def starts_alone(patch: Patch) -> None:
+    """Nobody waits for the others of the group."""
+    patch.setattr(election, "may_stand", lambda *of: True)
+
+
 JORAM_BREAKS: dict[str, tuple[Case, Callable[[Patch], None]]] = {
+    "starts-with-enough": (_group("kill"), starts_alone),
     "one-role": (_group("kill"), unpromised),
     "elected-by-majority": (_group("partition"), anybody_is_enough),
     "stands-in-turn": (_group("kill"), no_turns),

@@ -361,7 +361,9 @@ class Session:
         another node has delivered the same message to another client. Therefore a client that has not taken everything
         gets a reset instead of an ERROR; from a reset it can conclude no more than from any lost connection.
         """
-        if not self.ended and self.output.unconfirmed():
+        if self.ended:
+            return
+        if self.output.unconfirmed():
             self.ended = True
             self._host.log("client reset", conn=self.conn or "", reason=reason)
             self._host.leave(self)

@@ -413,6 +413,16 @@ class JoramProbe:
         """Tell whether it has a place, and does not belong to the group."""
         return self._replica.is_apart
 
+    def starts_with(self, has_log: bool) -> int:
+        """Return the number of replicas that must have joined before it may be a candidate after its start. That
+        number, if it was given, is for each start of the whole group, and otherwise for the first one."""
+        config, group = self._design.broker.config, len(self._replica.order)
+        given = int(config.options.get("nb_cluster_expected") or 0)
+        expected = given or len(config.peers)
+        if not self._options.primary:
+            return expected
+        return max(given if has_log else expected, majority(group))
+
     def believes(self, peer: str) -> bool:
         """Tell whether it considers a peer alive."""
         return self._replica.is_alive(peer)

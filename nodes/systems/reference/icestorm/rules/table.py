@@ -105,6 +105,9 @@ INVARIANTS = (
               "change is sent to, and acknowledged by, only those who have acknowledged the one before",
               "docs/designs/icestorm.md: stamps are (epoch, counter), counted by the coordinator; who does not answer "
               "leaves the group", order.AgreesInOrder, seen=(WIRE,)),
+    Invariant("refuses-when-full", "a database takes 20,000 topics, subscribers and links, and refuses further ones",
+              "docs/designs/icestorm.md, Clients: a database holds 20,000; further ones are refused (full)",
+              data.RefusesWhenFull),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
               "the document: The subscriber will stop receiving events", data.DeliversToSubscribers),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",

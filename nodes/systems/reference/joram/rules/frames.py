@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 from nodes.reference.designs.joram.decisions import round_of
+from nodes.reference.designs.joram.election import IDLE
 from nodes.systems.reference.joram.probes import JoramObserved, JoramProbe
 from nodes.systems.reference.wire_reader import Added, decoded
 from stormproof.contracts.invariant import Watcher
@@ -89,6 +90,40 @@ class _OfPrograms(Watcher):
     def ended(self, node: str) -> None:
         """Forget the ended replica."""
         self._programs.pop(node, None)
+
+
+class StartsWithEnough(_OfPrograms):
+    """Tracks the peers from which each replica has heard since its start, and those replicas that have led or followed
+    since then."""
+
+    fields = ("leads", "follows", "phase")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: dict[str, set[str]] = {}
+        self._began: set[str] = set()
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Note that the peer hears the replica."""
+        if peer in self._programs and peer not in self._began:
+            self._heard.setdefault(peer, set()).add(node)
+        return ""
+
+    def look(self, node: str, program: JoramProbe, now: JoramObserved, before: JoramObserved | None) -> str:
+        """Check that a replica that was no part of the group since its start stands only once enough have joined."""
+        super().look(node, program, now, before)
+        if now.leads or now.follows:
+            self._began.add(node)
+        if now.phase == IDLE or node in self._began:
+            return ""
+        joined, needed = 1 + len(self._heard.get(node, ())), program.starts_with(now.last > 0)
+        return f"it stands with {joined} replicas, and {needed} must have joined" if joined < needed else ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended replica's life."""
+        super().ended(node)
+        self._heard.pop(node, None)
+        self._began.discard(node)
 
 
 class StatesAsSet(_OfPrograms):

@@ -139,6 +139,9 @@ INVARIANTS = (
     Invariant("asks-for-newer-epoch", "a candidate asks for an epoch that is newer than every promise of which its "
               "peers have told it", "Raft paper, Figure 2, Rules for Servers: a term in a message that is newer than "
               "the own one is taken over", frames.AsksForNewerEpoch, seen=(WORD, WIRE)),
+    Invariant("starts-with-enough", "after its start a replica stands for election only once as many have joined as "
+              "its group waits for", "4.7.1: nbClusterExpected; docs/designs/joram.md, Start and restart",
+              frames.StartsWithEnough, seen=(WIRE, WORD)),
     Invariant("added-is-listed", "a replica that is confirmed to be added belongs to the group, or learns its log",
               "docs/designs/joram.md, Adding a replica at run time", frames.AddedIsListed, seen=(WIRE, WORD)),
     Invariant("status-tells", "the status of a replica tells how it is", "docs/designs/joram.md, Roles, views, epochs",
