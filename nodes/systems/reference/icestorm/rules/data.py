@@ -428,17 +428,23 @@ class RefusesWhenFull(Watcher):
         return next(filter(None, (misjudges_room(held) for held in (_MOST_ROWS - 1, _MOST_ROWS))), "")
 
 
+class _Many(dict[str, Any]):
+    """Counts as so many items, of which it has none: a database is full at once."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+
 def misjudges_room(held: int) -> str:
     """Describe a change that a database with so many topics, subscribers and links accepts, or refuses, wrongly."""
     database: Any = object.__new__(TopicDatabase)
-    third = held // 3
-    names = [str(place) for place in range(third)]
-    subscribers = dict.fromkeys(names, TopicSubscriber("0", "h:1"))
-    database.topics = {
-        "a": ReplicatedTopic("a", subscribers, dict.fromkeys(names, 0)),
-        **{f"b{place}": ReplicatedTopic(f"b{place}") for place in range(held - 2 * third - 1)},
-    }  # fmt: skip
-    for change in (["create", "c"], ["subscribe", "a", "s", "h:1", 0, ORDERED], ["link", "a", "b0", 0]):
+    topics = ReplicatedTopic("a", _Many(held - 3), _Many(1)), ReplicatedTopic("b")
+    database.topics = {each.name: each for each in topics}
+    for change in (["create", "c"], ["subscribe", "a", "s", "h:1", 0, ORDERED], ["link", "a", "b", 0]):
         try:
             database.check(change)
             said = ""
