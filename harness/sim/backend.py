@@ -310,7 +310,7 @@ class SimBackend(Backend):
         took = None
         if process.asked is not None:
             took = min(process.local() - process.asked, self._loop.now - process.ran_on)
-        left = tuple(sorted(each.described() for each in process.resources))
+        left = tuple(sorted(filter(None, (each.described() for each in process.resources))))
         process.exited(Exit(status, took, not (disk.harmed or process.failed), left))
 
     async def stop(self, node: str, program: str, timeout: float = 5.0) -> str:

@@ -204,7 +204,7 @@ class Resource:
     """A resource that the operating system reclaims when its owner ends."""
 
     def described(self) -> str:
-        """Describe the socket in a few words."""
+        """Describe the open socket in a few words; empty: it is not open yet."""
         raise NotImplementedError
 
     def owner_ended(self, powerless: bool) -> None:

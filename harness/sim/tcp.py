@@ -290,8 +290,8 @@ class Endpoint(Resource):
             self.owner.resources.pop(self, None)
 
     def described(self) -> str:
-        """Return the machine at its other end."""
-        return f"a connection with {self.peer.host if self.peer is not None else 'nobody'}"
+        """Return the machine at its other end; empty for an attempt to connect."""
+        return f"a connection with {self.peer.host}" if self.peer is not None else ""
 
     def owner_ended(self, powerless: bool) -> None:
         """Close the connection that a dead process left open, as its system does; a powerless system drops it."""

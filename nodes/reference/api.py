@@ -164,6 +164,10 @@ class Done:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+GAP = "gap"
+"""The reason why a connection with a gap in its numbers is refused, and closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The command was wrong (unknown subscription, transaction...): the client gets ERROR and is closed.

@@ -170,6 +170,8 @@ def test_a_gap_in_the_input_counter_is_refused() -> None:
     bench = Bench()
     bench.open(reliable=True)
     assert refusal(bench.do("begin", seq=2, tx="t")) == "gap"
+    resumed = bench.do("open", reliable=True, login="guest", resume=True, received=0)
+    assert resumed == [Closed("c", "gap", 0, opening=True)]
 
 
 @pytest.mark.requirement("J15")

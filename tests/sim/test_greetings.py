@@ -63,6 +63,7 @@ def test_a_refused_login_names_its_reason_and_the_master() -> None:
     assert told(refusal("wrong login or passcode", version="1.2"))
     assert told(refusal("")) and told(refusal("no", b"yes\n")) and told(refusal("no", x_else="1"))
     assert not told(refusal("connection closed", x_closed="idle", x_received="7"))
+    assert not told(refusal("connection closed", x_closed="gap", x_received="7"))
     assert told(refusal("connection closed", x_closed="tired"))
     assert told(refusal("connection closed", x_received="7"))
 
@@ -72,6 +73,7 @@ def test_a_refused_command_closes_a_reliable_connection_and_says_so() -> None:
     assert not told(greeting(RELIABLE), refusal("gap", receipt_id="r1", x_closed="gap", x_received="3"))
     assert told(greeting(RELIABLE), refusal("gap", receipt_id="r1", x_closed="error", x_received="3"))
     assert told(greeting(RELIABLE), refusal("no such id", receipt_id="r1"))
+    assert told(greeting(RELIABLE), refusal("connection closed", x_closed="client", x_received="3"))
     assert not told(greeting(RELIABLE), refusal("the broker is shutting down"))
     assert not told(greeting(GREETING), refusal("no such id", receipt_id="r1"))
     assert told(greeting(GREETING), refusal("no such id", receipt_id="r1", x_closed="error", x_received="3"))

@@ -242,6 +242,11 @@ class StompConnection:
         return self._state.connection_id
 
     @property
+    def early(self) -> bool:
+        """Whether receipts precede their safety."""
+        return self._state.early
+
+    @property
     def connected(self) -> bool:
         """Return whether a replica has accepted the client and the connection to it has not failed since."""
         return self._connected
@@ -399,7 +404,7 @@ class StompConnection:
             self._safe(self._state.final)
         if headers["x-closed"] == "idle":
             return _Idle(f"{reason} for idleness: high availability is broken", asyncio.get_running_loop().time())
-        return (_Wrong if headers["x-closed"] == "error" else ConnectionBroken)(reason)
+        return (_Wrong if headers["x-closed"] in ("error", "gap") else ConnectionBroken)(reason)
 
     async def _serve(self, reader: asyncio.StreamReader) -> None:
         beats = asyncio.create_task(self._beat(), name="heart-beat")

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from nodes.reference.api import Closed, Command, Config, Deliver, Done, Effect, Refused
+from nodes.reference.api import GAP, Closed, Command, Config, Deliver, Done, Effect, Refused
 from nodes.reference.engine.clustered import Clustered
 from nodes.reference.engine.contexts import Contexts
 from nodes.reference.engine.destinations import CommandError, Destinations, Exchanges
@@ -108,7 +108,7 @@ class StoreEngine:
             done = self._apply_to(context, command)
         except CommandError as mistake:
             effects.append(Refused(conn, receipt, str(mistake), context.in_seq if context.reliable else None))
-            self._contexts.close(context, "error")
+            self._contexts.close(context, GAP if str(mistake) == GAP else "error")
         else:
             if conn in self.state.contexts or receipt is not None:
                 effects.append(done)
@@ -366,7 +366,7 @@ class StoreEngine:
             if seq <= context.in_seq:
                 return self._done(context, command, duplicate=True)
             if seq > context.in_seq + 1:
-                raise CommandError("gap")
+                raise CommandError(GAP)
             context.in_seq = max(context.in_seq, seq)
             self.state.tables.contexts.update(context.id, context)
         self._handlers[command.kind](context, command)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from nodes import stomp
-from nodes.reference.api import ClientEffect, Closed, Command, Deliver, Done, Opened, Refused, Safe
+from nodes.reference.api import GAP, ClientEffect, Closed, Command, Deliver, Done, Opened, Refused, Safe
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.model import content_bytes
 from nodes.reference.server import frames
@@ -201,23 +201,24 @@ class Session:
         """Act on a frame; return its command, if it is one for the design."""
         if not self.opened:
             self._connect(frame)
-        elif self.admin:
-            self._administer(frame)
-        elif self.conn is not None:
-            return self._command_of(frame, self.conn)
-        return None
-
-    def _command_of(self, frame: Frame, conn: str) -> Command:
+            return None
         try:
-            guard = self._host.guard
-            command = frames.command_of(frame, conn, self.reliable, self._host.has_topic_manager, guard.enabled)
-            command = guard.sealed(command) if guard.enabled else command
+            if self.admin:
+                self._administer(frame)
+            elif self.conn is not None:
+                return self._command_of(frame, self.conn)
         except (FrameError, TooManyPasscodes) as error:
             fault = error if isinstance(error, FrameError) else FrameError(str(error))
             asked = frame.headers.get("receipt")
             if asked is not None:
                 fault.headers = {**fault.headers, "receipt-id": asked}
             raise fault from None
+        return None
+
+    def _command_of(self, frame: Frame, conn: str) -> Command:
+        guard = self._host.guard
+        command = frames.command_of(frame, conn, self.reliable, self._host.has_topic_manager, guard.enabled)
+        command = guard.sealed(command) if guard.enabled else command
         self.leaving = command.kind == "close"
         return command
 
@@ -301,7 +302,7 @@ class Session:
         elif isinstance(effect, Refused):
             headers = {} if effect.receipt is None else {"receipt-id": effect.receipt}
             if self.reliable:
-                headers["x-closed"] = "gap" if effect.reason == "gap" else "error"
+                headers["x-closed"] = GAP if effect.reason == GAP else "error"
                 if effect.received is not None:
                     headers["x-received"] = str(effect.received)
             self._context_gone(effect.reason, headers)

@@ -43,6 +43,8 @@ _MEAN_COMMANDS = 5
 """The average number of commands of one operation ``talk``."""
 _MAX_CONSUMERS = (1, 1, 2, 3)
 """Upper bounds of a queue's subscriptions, one of which is drawn each time."""
+_MAX_CLOSED = 4
+"""The number of its closed connections that a client remembers."""
 _NO_LIMIT = 1000
 """A number of messages or other items that no client of a run reaches."""
 _SITUATED_SHARE = 0.5
@@ -72,6 +74,8 @@ class DialogueClient(DialogueSpeaker):
         """Create a client; ``visits``: there are principals with rights."""
         super().__init__(cluster, host, first, coverage, rng, mine)
         self._parting = self._settling = False
+        self._closed = {"no-such-connection": "unknown"} if self.settings.reliable else {}
+        """Reliable connections that are closed -> the reason that a broker tells."""
         self._second_principal, self._second_connection = SecondPrincipal(self), SecondConnection(self)
         self._strangers = Strangers(self.addresses, self.settings, cluster.test.rng(f"strangers/{mine}"),
                                     self.limits.max_headers)
@@ -294,7 +298,13 @@ class DialogueClient(DialogueSpeaker):
         """DISCONNECT, and reconnect."""
         await self.be_safe()
         self.said.append("DISCONNECT")
-        await self.request("DISCONNECT", {})
+        connection = self._connection
+        parting = asyncio.ensure_future(self.request("DISCONNECT", {}))
+        await asyncio.sleep(0)
+        if self.rng.random() < 0.4:  # it has no effect, so its message must never arrive
+            connection.tell("SEND", {"destination": f"/queue/{self.mine}.a"}, b"behind the end")
+        await parting
+        self._note_closed("client")
         await self._come_back()
 
     async def _come_back(self) -> None:
@@ -337,6 +347,7 @@ class DialogueClient(DialogueSpeaker):
             if self.settings.reliable and connection.unnamed and one.named:
                 raise Mismatch(f"the refusal of {why} does not name its receipt") from None
             self.coverage.use(*one.items)
+            self._note_closed("gap" if one.gap else "error")
             await self._come_back()
             return
         raise Mismatch(f"{why} was confirmed")
@@ -461,9 +472,24 @@ class DialogueClient(DialogueSpeaker):
     async def _be_a_stranger(self) -> None:
         """Log in on another connection, in a wrong way or a right one."""
         behind = {"destination": f"/queue/{self.mine}.a", "receipt": "behind a login"}
-        what = await self._strangers.visit(Frame("SEND", behind, b"behind a login"), self.connection.identifier)
-        self.said.append(f"login: {what}")
+        if self.rng.random() < 0.2:
+            what = await self._strangers.administer()
+        elif self._closed and self.rng.random() < 0.3:
+            what, reasons = self.rng.choice(list(self._closed.items()))
+            forgets = int(self.options.get("max_closed", _NO_LIMIT)) < _NO_LIMIT
+            await self._strangers.resume(what, {reasons, *(["unknown"] if forgets else [])})
+        else:
+            what = await self._strangers.visit(Frame("SEND", behind, b"behind a login"), self.connection.identifier)
+        self.said.append(f"stranger: {what}")
         self.coverage.use("strangers")
+
+    def _note_closed(self, reason: str) -> None:
+        """Note that the connection is closed for good, for this reason."""
+        identifier = self._connection.identifier
+        if identifier is not None and not self._connection.early:
+            self._closed[identifier] = reason
+            if len(self._closed) > _MAX_CLOSED:
+                del self._closed[next(iter(self._closed))]
 
     async def close(self) -> None:
         """Disconnect this login and the other one."""

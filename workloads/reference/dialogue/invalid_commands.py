@@ -106,6 +106,11 @@ def invalid_commands(about: About) -> list[InvalidCommand]:
     if about.reliable:
         found.append(InvalidCommand("a frame whose number leaves one out", "SEND", {"destination": about.queue},
                                     gap=True))
+        found.append(InvalidCommand("a frame without its number", "SEND", {"destination": about.queue}, always=True,
+                                    body=b"never", garble=lambda frame: frame.replace(b"\nx-seq:", b"\nx-number:", 1)))
+    else:
+        found.append(InvalidCommand("RECEIVED on a connection that is not reliable", "RECEIVED", {"x-received": "0"},
+                                    always=True))
     return found
 
 

@@ -17,6 +17,7 @@ from workloads.feature_coverage import difference_of
 from workloads.reference.connection import ConnectionBroken, NotSent, Rejected, StompConnection
 from workloads.reference.dialogue.broker_model import Mismatch
 from workloads.reference.dialogue.speaker import NOBODY, DialogueSpeaker
+from workloads.reference.dialogue.strangers import Strangers
 from workloads.reference.stomp_client import json_request
 
 PRODUCE, CONSUME = "produce", "consume"
@@ -66,7 +67,8 @@ class SecondPrincipal:
             return NOBODY
         if not self._passcode:
             return await self._create()
-        steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._send,
+        steps = (self._grant, self._grant, self._grant, self._revoke, self._change_passcode, self._log_in, self._resume,
+                 self._send,
                  self._send, self._subscribe, self._take_topics, self._take_topics, self._transaction,
                  self._transaction, self._branch, self._branch, self._delete, self._list, self._subscribe_wider)
         return await self._rng.choice(steps)()
@@ -212,6 +214,15 @@ class SecondPrincipal:
         if passcode != self._passcode:
             await self.close()
         return "login"
+
+    async def _resume(self) -> str:
+        """Check that the principal can't resume the dialogue's connection."""
+        connection = self._dialogue.connection.identifier
+        if connection is None:
+            return "nothing"
+        mine = replace(self._settings, login=self.login, passcode=self._passcode)
+        await Strangers(self._dialogue.addresses, mine, self._rng).resume(connection, ("unknown",))
+        return "resume of another login's connection"
 
     async def _open(self, passcode: str) -> StompConnection | None:
         right = passcode == self._passcode

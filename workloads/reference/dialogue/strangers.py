@@ -7,8 +7,9 @@ connection never sends.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from nodes.stomp import Frame, Parser, ProtocolError, encode
@@ -23,12 +24,36 @@ _SECONDS = 1.5
 """Time for the answer to a login."""
 _FAULTS = ("supported protocol versions", "heart-beat", "the headers", "a frame has", "the body")
 """The beginnings of reasons that are about a login itself, and not about who serves."""
+_CLOSED = "connection closed"
+_LAST = Frame("DISCONNECT", {"receipt": "bye"})
+_STATUS = {"node", "design", "role", "serving", "epoch", "view", "depths", "connections", "sessions"}
+_OF_ADMINISTRATORS: tuple[tuple[str, Frame, str], ...] = (
+    ("status", Frame("SEND", {"destination": "/admin/status", "receipt": "r"}), "MESSAGE"),
+    ("time", Frame("SEND", {"destination": "/admin/time", "receipt": "r"}), "MESSAGE"),
+    ("SEND to a queue", Frame("SEND", {"destination": "/queue/administrators", "receipt": "r"}, b"x"), "ERROR"),
+    ("SUBSCRIBE", Frame("SUBSCRIBE", {"id": "1", "destination": "/queue/administrators", "receipt": "r"}), "ERROR"),
+    ("unknown request", Frame("SEND", {"destination": "/admin/all", "receipt": "r"}), "ERROR"),
+    *(("invalid addition", Frame("SEND", {"destination": "/admin/add-replica", "receipt": "r"}, body), "ERROR")
+      for body in (b"", b"{}", b'{"name": "n9", "link": ["10.0.0.9"], "client": "10.0.0.9:1"}',
+                   b'{"name": "", "link": ["10.0.0.9", 1], "client": "10.0.0.9:1"}',
+                   b'{"name": "n9", "link": ["10.0.0.9", 65536], "client": "10.0.0.9:1"}')),
+)
+"""Frames of an administrator, each with its description and the command of its answer."""
 _STOPPING = "the broker is shutting down"
 _COMMANDS: tuple[tuple[str, dict[str, str]], ...] = (
     ("SEND", {"destination": "/admin/status"}), ("SUBSCRIBE", {"id": "1", "destination": "/queue/x"}),
     ("BEGIN", {"transaction": "t"}), ("DISCONNECT", {"receipt": "bye"}), ("ACK", {"id": "1-1"}),
 )
 _GREETINGS = ("CONNECT", "STOMP")
+
+
+def _answered(destination: str, body: bytes) -> bool:
+    """Return whether an administrator's answer has all that docs/stomp.md promises."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return False
+    return set(told) >= _STATUS if destination == "/admin/status" else isinstance(told.get("time"), float)
 
 
 @dataclass(frozen=True)
@@ -83,6 +108,42 @@ class Strangers:
                 raise Mismatch(f"{one.what}: it is refused twice")
         return one.what
 
+    async def administer(self) -> str:
+        """Send one frame as an administrator; return a description.
+
+        Raises:
+            Mismatch: the answer is another than the one that every node in every state gives.
+        """
+        what, frame, answer = self._rng.choice(_OF_ADMINISTRATORS)
+        login = encode(Frame("CONNECT", self._right(**{"x-admin": "true"})))
+        frames = await self._say(login + encode(frame) + encode(_LAST), last="bye")
+        if any(each.headers.get("message") == _STOPPING for each in frames) or len(frames) < 2:
+            return what
+        told = frames[1]
+        if told.command != answer:
+            raise Mismatch(f"an administrator's {what} is answered by {told.command}")
+        if answer == "ERROR" and (told.headers.get("receipt-id") != "r" or len(frames) > 2):
+            raise Mismatch(f"the refusal of an administrator's {what} names no receipt, or is not the last answer")
+        if answer == "MESSAGE" and not _answered(frame.headers["destination"], told.body):
+            raise Mismatch(f"an administrator's {what} is answered without what the page promises")
+        if answer == "MESSAGE" and any(each.headers.get("receipt-id") != "r" for each in frames[2:3]):
+            raise Mismatch(f"an administrator's {what} is not confirmed")
+        return what
+
+    async def resume(self, connection: str, reasons: Collection[str]) -> None:
+        """Try to resume a connection that is closed; the refusal must tell one of these reasons.
+
+        Raises:
+            Mismatch: it is resumed, or refused for another reason.
+        """
+        about = {"x-reliable": "true", "x-connection-id": connection, "x-received": "0"}
+        for answer in (await self._say(encode(Frame("CONNECT", self._right(**about)))))[:1]:
+            if answer.command != "ERROR":
+                raise Mismatch("a connection is resumed that is closed")
+            if answer.headers.get("message") == _CLOSED and answer.headers.get("x-closed") not in reasons:
+                raise Mismatch(f"a connection is closed for another reason than {' or '.join(sorted(reasons))} "
+                               f"({answer.headers.get('x-closed')})")
+
     def _right(self, **more: str) -> dict[str, str]:
         return {"accept-version": "1.2", "host": "/", "login": self._login, "passcode": self._passcode, **more}
 
@@ -135,8 +196,9 @@ class Strangers:
         right = self._right()
         return self._encoded({**right, **{f"x-{place}": "" for place in range(count - len(right))}})
 
-    async def _say(self, data: bytes) -> list[Frame]:
-        """Send bytes on a new connection; return the frames that arrive until it ends, or an answer is complete."""
+    async def _say(self, data: bytes, last: str = "") -> list[Frame]:
+        """Send bytes on a new connection; return the frames that arrive until it ends, or an answer is complete: the
+        greeting, or the receipt ``last``."""
         address = self._rng.choice(self._addresses)
         local = (self._local_host, 0) if self._local_host else None
         frames: list[Frame] = []
@@ -146,7 +208,8 @@ class Strangers:
                 reader, writer = await asyncio.open_connection(*address, local_addr=local)
                 writer.write(data)
                 parser = Parser()
-                while not any(frame.command == "CONNECTED" for frame in frames):
+                while not any(frame.headers.get("receipt-id") == last if last else frame.command == "CONNECTED"
+                              for frame in frames):
                     received = await reader.read(1 << 16)
                     if not received:
                         break

@@ -344,6 +344,9 @@ class TopicDialogueClient(ManagedConnection):
     async def _be_a_stranger(self) -> None:
         """Log in on another connection, in a wrong way or a right one."""
         headers, body = json_request(TOPIC_MANAGER, "create", {"topic": f"{self._mine}-s"})
+        if self._strangers.come(0.2):
+            await self._strangers.administer()
+            return
         await self._strangers.visit(Frame("SEND", {**headers, "receipt": "behind a login"}, body))
 
     async def _publish_elsewhere(self, name: str) -> None:

@@ -105,11 +105,13 @@ def _wrong_refusal(frame: Said, program: Greeter | None) -> str:
         return "there is no reason, or the body does not repeat it as it says"
     if told.get("version") != ("1.2" if reason.startswith(_VERSIONS) else None):
         return "it names the version if the client's is refused, and only then"
-    if closed is not None and (closed not in _CLOSED or (closed == "gap") is not (reason == "gap")):
+    if closed is not None and (closed not in _CLOSED or (closed != "gap" and reason == "gap")):
         return "x-closed is no reason, or another one"
     if "x-received" in told and (closed is None or not told["x-received"].isdecimal()):
         return "the input counter is told with x-closed only"
     reliable = greeted is not None and "x-connection-id" in greeted
+    if greeted is not None and closed == "client":
+        return "an orderly end has its receipt, and no ERROR"
     if greeted is not None and not reliable and closed not in (None, "idle"):  # icestorm closes idle ones, too
         return "x-closed is about reliable connections only"
     if reliable and "receipt-id" in told and closed not in _REFUSED:
