@@ -153,8 +153,11 @@ class Observer:
         process.armed = waits.armed if waits else None
         instants = Instants(self._waits, self._options, kind, program)
 
+        unseen, called = float("inf"), clock.now
+        """The simulated times since which steps were not looked at, and of the last call."""
+
         def look(woken: bool) -> None:
-            nonlocal due, last
+            nonlocal due, last, unseen, called
             if sent:
                 for invariant, said in sent:
                     if wrong := said if isinstance(said, str) else said(program):
@@ -162,8 +165,13 @@ class Observer:
                 sent.clear()
             if waits.wrong is not None:
                 raise self._broken(*waits.wrong, node, found)
+            # A step before a standstill is looked at after it.
+            unseen = min(unseen, clock.now if process.ran_on <= called else called)
+            called = clock.now
             if not woken or last is None or found.alert:
-                if strayed := instants.look(process.offset + clock.now * process.rate, process.local()):
+                strayed = instants.look(process.offset + unseen * process.rate, process.local())
+                unseen = float("inf")
+                if strayed:
                     raise self._broken(*strayed, node, found)
                 now = observed()
                 if found.alert or (now is not last and now != last):
