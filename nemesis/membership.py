@@ -38,7 +38,7 @@ class MembershipFault(Fault):
     conflict_group = "membership"
     undo = NETWORK
     kinds = KINDS
-    drawn = 4
+    drawn = 9
     aimed_kinds = (REMOVE,)
     draws = (Draw("membership_kind", ("add", "add-all", "add-all", "remove", "add-all,remove"), 0.8),)
     options = (kind_option("membership", (*KINDS, REMOVE), several=True),)

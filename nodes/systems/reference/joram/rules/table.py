@@ -229,11 +229,13 @@ DRAWING = Drawing(
         Draw("log_keep", (2,), 0.7, {"send_window": 200}),
         Draw("ack", ("majority",), 0.6, {"send_window": 200}),
         Draw("detection_timeout", (2.0,), 0.5, {"send_window": 200}),
-        Draw("spares", (1, 2, 2), 0.6),
+        Draw("spares", (1, 2), 0.6),
         Draw("partitions", ("unspecified",), 0.5),
         Draw("disk_kind", ("empty", "empty", "lose-unsynced"), 0.4),
         Draw("points_at", ("joram.promised,joram.elected", "joram.regrouped,joram.truncated,joram.loaded",
                            "joram.promised,joram.viewed,joram.lease-ends"), 0.25),
+        # Two replicas may be added at once.
+        Draw("spares", (2,), 0.6, faults=("membership",)),
         # A replica ends while its log is adopted; a change of the group reaches no other replica, and is undone.
         Draw("points_at", ("joram.promised",), 0.3, faults=("points", "partition")),
         Draw("points_at", ("joram.regrouped",), 0.7, faults=("points", "membership")),
