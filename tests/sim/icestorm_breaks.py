@@ -165,6 +165,11 @@ def _always_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicDatabase, "_check_room", lambda self: None)
 
 
+def _twice_the_bytes(patch: pytest.MonkeyPatch) -> None:
+    """Twice as many bytes of events may wait for a subscriber."""
+    patch.setattr("nodes.reference.designs.icestorm.delivery.MAX_WAITING_BYTES", 128 << 20)
+
+
 def _unwritten(patch: pytest.MonkeyPatch) -> None:
     """Who promises an epoch writes that down later."""
     patch.setattr(TopicDatabase, "promise", lambda self, epoch: setattr(self, "promised", epoch))
@@ -175,6 +180,7 @@ ICESTORM_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = 
     "asks-in-its-role": (_CASE, _looks_beyond),
     "ended-hold-nothing": (replace(_CASE, workload="topic-dialogue"), _keeps_its_connection),
     "refuses-when-full": (_CASE, _always_room),
+    "keeps-what-may-wait": (_CASE, _twice_the_bytes),
     "agrees-in-order": (_bug("refused-update-counts"), _refuses_some),
     "invites-in-turn": (_CASE, _all_at_once),
     "awaits-who-comes": (_CASE, _first_is_enough),

@@ -14,14 +14,7 @@ from typing import Any
 
 from nodes.reference.designs.icestorm.decisions import EPOCH_STEP, Stamp, majority, round_of
 from nodes.reference.designs.icestorm.election import NORMAL, REORGANIZATION
-from nodes.reference.designs.icestorm.topics import (
-    ORDERED,
-    Change,
-    ReplicatedTopic,
-    RequestError,
-    TopicDatabase,
-    TopicSubscriber,
-)
+from nodes.reference.designs.icestorm.topics import Change, ReplicatedTopic, TopicSubscriber
 from nodes.systems.reference.icestorm.probes import IceStormObserved, IceStormProbe
 from stormproof.contracts.invariant import Watcher
 
@@ -29,8 +22,6 @@ _NOTHING = Stamp(0, 0)
 _SUBSCRIBER = attrgetter(*(each.name for each in fields(TopicSubscriber)))
 Content = Mapping[str, tuple[tuple[TopicSubscriber, ...], tuple[tuple[str, int], ...]]]
 """Topic -> its subscribers and links."""
-_MOST_ROWS = 20_000
-"""The number of topics, subscribers and links that a database holds."""
 _CONTENTS_REMEMBERED = 400
 """The number of database contents that are remembered."""
 
@@ -410,49 +401,6 @@ class AnswersInItsGroup(Watcher):
         if (now.state, now.coordinator, now.epoch) == (NORMAL, node, epoch):
             return ""
         return f"it has answered request {number} of epoch {epoch}, and is {now.state} in epoch {now.epoch}"
-
-
-class RefusesWhenFull(Watcher):
-    """Notes whether the guard of databases, which is the same for all replicas, was asked."""
-
-    period = 1.0
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def inspect(self, node: str, program: IceStormProbe) -> str:
-        """Ask once whether a database that is nearly full, and one that is full, would take one more of each kind."""
-        if self._asked:
-            return ""
-        self._asked = True
-        return next(filter(None, (misjudges_room(held) for held in (_MOST_ROWS - 1, _MOST_ROWS))), "")
-
-
-class _Many(dict[str, Any]):
-    """Counts as so many items, of which it has none: a database is full at once."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-
-def misjudges_room(held: int) -> str:
-    """Describe a change that a database with so many topics, subscribers and links accepts, or refuses, wrongly."""
-    database: Any = object.__new__(TopicDatabase)
-    topics = ReplicatedTopic("a", _Many(held - 3), _Many(1)), ReplicatedTopic("b")
-    database.topics = {each.name: each for each in topics}
-    for change in (["create", "c"], ["subscribe", "a", "s", "h:1", 0, ORDERED], ["link", "a", "b", 0]):
-        try:
-            database.check(change)
-            said = ""
-        except RequestError as error:
-            said = str(error)
-        if said != ("full" if held >= _MOST_ROWS else ""):
-            return f"a database that holds {held} answers {change[0]} with {said or 'yes'}"
-    return ""
 
 
 class DeliversToSubscribers(Watcher):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodes.systems.reference.icestorm.rules import data, frames, members, order, roles
+from nodes.systems.reference.icestorm.rules import data, frames, guards, members, order, roles
 from nodes.systems.reference.icestorm.rules.deadlines import DEADLINES
 from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
@@ -107,7 +107,9 @@ INVARIANTS = (
               "leaves the group", order.AgreesInOrder, seen=(WIRE,)),
     Invariant("refuses-when-full", "a database takes 20,000 topics, subscribers and links, and refuses further ones",
               "docs/designs/icestorm.md, Clients: a database holds 20,000; further ones are refused (full)",
-              data.RefusesWhenFull),
+              guards.RefusesWhenFull),
+    Invariant("keeps-what-may-wait", "at most max_waiting events or 64 MiB wait for a subscriber; beyond, the oldest "
+              "are dropped", "docs/designs/icestorm.md, Events; max_waiting", guards.KeepsWhatMayWait),
     Invariant("delivers-to-subscribers", "events wait for subscribers only",
               "the document: The subscriber will stop receiving events", data.DeliversToSubscribers),
     Invariant("answers-as-it-stands", "whoever asks a replica whether it coordinates, counts or follows is told so",
