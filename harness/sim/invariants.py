@@ -149,6 +149,7 @@ class Observer:
         self._listen(node, process, watchers, sent)
         self._read_errors(node, process, watchers, sent)
         process.exited = self._examines_exit(node, watchers, found)
+        self._follow_points(node, process, watchers, sent)
         waits = Waits(self._waits, self._options, kind)
         process.armed = waits.armed if waits else None
         instants = Instants(self._waits, self._options, kind, program)
@@ -268,6 +269,18 @@ class Observer:
                     raise self._broken(invariant, wrong, node, group)
 
         return examine
+
+    @staticmethod
+    def _follow_points(node: str, process: SimProcess, watchers: Sequence[tuple[Invariant, Watcher]],
+                       found: list[tuple[Invariant, str | AfterStep]]) -> None:
+        """Let watchers examine the named points that a process reaches."""
+        follows = [(invariant, watcher.passed) for invariant, watcher in watchers
+                   if type(watcher).passed is not Watcher.passed]  # fmt: skip
+
+        def tell(point: str) -> None:
+            found.extend((invariant, wrong) for invariant, examine in follows if (wrong := examine(node, point)))
+
+        process.passed = tell if follows else None
 
     def disk_lost(self, machine: str) -> None:
         """Tell the watchers of the machine's nodes that its disk has lost synced data."""

@@ -51,6 +51,8 @@ class SimPoints:
         self.counts[name] = self.counts.get(name, 0) + 1
         if self.come_by is not None:
             self.come_by(machine, name)
+        if process.passed is not None:
+            process.passed(name)
         if self._armed is not None and name in self._names:
             self._strike(self._armed, machine, program, process, name)
 

@@ -74,6 +74,8 @@ class SimProcess:
         """Observer of its timers, called from within each call that sets one, with the seconds until its end."""
         self.logged: Callable[[str], None] | None = None
         """Observer of the lines that it writes to its log."""
+        self.passed: Callable[[str], None] | None = None
+        """Observer of the named points of its code that it reaches."""
         self.woken = False
         """Whether the present callback only wakes a task, because bytes have arrived."""
         self.over: Callable[[], None] | None = None

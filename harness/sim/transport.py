@@ -12,7 +12,7 @@ from harness.sim.process import DEAD
 from harness.sim.tcp import Endpoint
 
 _READ_SIZE = 1 << 18
-"""Bytes that one read takes at most."""
+"""Bytes that one read takes at most, unless the program says otherwise."""
 
 
 class SimTransport(asyncio.Transport):
@@ -27,6 +27,8 @@ class SimTransport(asyncio.Transport):
         self._loop = endpoint.network.loop
         self.unsent = bytearray()
         """Data that waits for room in the kernel."""
+        self.max_size = _READ_SIZE
+        """Bytes that one read takes at most, as of asyncio's own transports."""
         self._high, self._low = 1 << 16, 1 << 14
         self._held_back = False
         self._closing = False
@@ -172,7 +174,7 @@ class SimTransport(asyncio.Transport):
             return
         if buffer := endpoint.buffer:
             size = len(buffer)
-            count = size if size < _READ_SIZE else _READ_SIZE
+            count = size if size < self.max_size else self.max_size
             network = endpoint.network
             if count > 1 and (slices := network.latency.slices) and network.rng.random() < slices:
                 count = network.rng.randrange(1, count)

@@ -142,6 +142,13 @@ class Watcher:
         """
         return ""
 
+    def passed(self, node: str, point: str) -> str:
+        """Examine a named point of its code that a node's program reaches, in the middle of a callback.
+
+        Not called for a watcher that does not override it. Returns as ``look`` does.
+        """
+        return ""
+
     def logged(self, node: str, line: str) -> str:
         """Examine a line of level ERROR that a node's program writes to its log.
 

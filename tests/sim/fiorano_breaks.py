@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness.run.cases import Case
 from nodes.reference.designs.fiorano.active import ActiveSide
 from nodes.reference.designs.fiorano.gateway.grants import Grants
 from nodes.reference.designs.fiorano.pair import Pair
+from nodes.reference.designs.fiorano.repository import StoredStamp, is_newer
 from nodes.reference.designs.fiorano.states import PASSIVE
 from nodes.reference.designs.fiorano.transitions import next_step, wants_lock
 from nodes.reference.storage.client import StorageClient
 from nodes.reference.storage.database import StoredRows
+from nodes.reference.storage.protocol import StorageError
 
 
 def never_above(patch: pytest.MonkeyPatch) -> None:
@@ -64,6 +69,56 @@ def changes_left_out(patch: pytest.MonkeyPatch) -> None:
     commit = StorageClient.commit
     patch.setattr(StorageClient, "commit", lambda self, epoch, sequence, changes: commit(
         self, epoch, sequence, changes[:-1] or changes))
+
+
+def unsynced_repository(patch: pytest.MonkeyPatch) -> None:
+    """A server does not wait for its disk."""
+    read = StoredStamp.__init__
+
+    def init(self: StoredStamp, database: sqlite3.Connection) -> None:
+        read(self, database)
+        database.execute("PRAGMA synchronous=OFF")
+
+    patch.setattr(StoredStamp, "__init__", init)
+
+
+def unsynced_database(patch: pytest.MonkeyPatch) -> None:
+    """The storage service does not wait for its disk."""
+    read = StoredRows.__init__
+
+    def init(self: StoredRows, database: sqlite3.Connection, *about: Any) -> None:
+        read(self, database, *about)
+        database.execute("PRAGMA synchronous=OFF")
+
+    patch.setattr(StoredRows, "__init__", init)
+
+
+def secondary_leads(patch: pytest.MonkeyPatch) -> None:
+    """Of two equal repositories the secondary's is used."""
+    patch.setattr("nodes.reference.designs.fiorano.pair.is_newer", lambda mine, other, primary, stamps: is_newer(
+        mine, other, not primary, stamps))
+
+
+def lock_always_sought(patch: pytest.MonkeyPatch) -> None:
+    """A standby asks for the lock, whoever serves."""
+    patch.setattr("nodes.reference.designs.fiorano.server.wants_lock", lambda table, view: (
+        view.state == PASSIVE or wants_lock(table, view)))
+
+
+FIORANO = Case("fiorano", "queue", "kill", None, 20.0, 30.0, {"min_ok": "5"})
+_SHARED = replace(FIORANO, settings={"min_ok": "5", "mode": "shared"})
+FIORANO_BREAKS: dict[str, tuple[Case, Callable[[pytest.MonkeyPatch], None]]] = {
+    "stored-before-told": (FIORANO, unsynced_repository),
+    "stored-before-confirmed": (FIORANO, unsynced_repository),
+    "better-repository-leads": (FIORANO, secondary_leads),
+    "seeks-the-shared-lock": (_SHARED, lock_always_sought),
+    "database-has-stored": (_SHARED, unsynced_database),
+}
+
+
+def fence_unknown(patch: pytest.MonkeyPatch) -> None:
+    """A server takes the answer that another epoch holds the database for any other failure."""
+    patch.setattr("nodes.reference.storage.client.FencedError", lambda epoch: StorageError(str(epoch)))
 
 
 def both_in_view(patch: pytest.MonkeyPatch) -> None:

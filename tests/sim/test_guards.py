@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nodes.reference.designs.qpid.manager.record import ManagerRecord
 from nodes.reference.engine import row_schema
 from nodes.reference.engine.limits import Limits
 from nodes.reference.engine.row_schema import ShapeError, check_row
-from nodes.systems.reference.probes import configurations, guards, page
+from nodes.systems.reference.probes import configurations, design_options, guards, page
+from nodes.systems.reference.qpid import own_rows
 
 PAGE = Path(__file__).parents[2] / "docs/stomp.md"
 _UNITS = {"": 1, " KiB": 1 << 10, " MiB": 1 << 20, " GiB": 1 << 30}
@@ -74,6 +76,31 @@ def test_each_configuration_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(f"nodes.reference.config.{guard}", lambda value, *_: value)
             assert told in configurations.misjudged()
+
+
+@pytest.mark.parametrize(("design", "guard", "told"), [
+    ("qpid", "nodes.reference.designs.qpid.options.read_patterns", "patterns"),
+    ("qpid", "nodes.reference.designs.qpid.options.whole", "catchup_backlog"),
+    ("qpid", "nodes.reference.designs.qpid.options.choice", "replicate"),
+    ("fiorano", "nodes.reference.designs.fiorano.configuration.seconds", "lease"),
+    ("fiorano", "nodes.reference.designs.fiorano.configuration.switch", "start_alone"),
+    ("fiorano", "nodes.reference.designs.fiorano.configuration._LAYER", "Primary"),
+])
+def test_each_option_of_a_design_is_judged(design: str, guard: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert design_options.misjudged(design) == design_options.misjudged("standalone") == ""
+    monkeypatch.setattr(guard, {} if guard.endswith("_LAYER") else lambda options, name="", *_, **__: (
+        options.get(name) if isinstance(options, dict) else options))
+    assert told in design_options.misjudged(design)
+
+
+@pytest.mark.parametrize("module", ["store_status", "configuration", "positions", "pushed_urls", "manager.record"])
+def test_each_own_row_of_a_qpid_broker_is_judged(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert own_rows.misjudged() == ""
+    if module == "manager.record":
+        monkeypatch.setattr(f"nodes.reference.designs.qpid.{module}._read", lambda row: ManagerRecord())
+    else:
+        monkeypatch.setattr(f"nodes.reference.designs.qpid.{module}._is_row", lambda *row: True)
+    assert "is taken, which has a wrong column" in own_rows.misjudged()
 
 
 def test_what_a_guard_of_rows_lets_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from fiorano_breaks import (
+    FIORANO_BREAKS,
     both_in_view,
     changes_left_out,
     complete_at_once,
     epoch_untold,
+    fence_unknown,
     forgotten_fence,
     forgotten_holder,
     lock_not_needed,
@@ -65,6 +67,7 @@ from stormproof.run_folder import read_run
 from tests.qpid.qpid_breaks import QPID_BREAKS
 from tests.sim.joram_breaks import JORAM_BREAKS
 from tests.sim.surface_breaks import SURFACE_BREAKS
+from tests.sim.work_breaks import WORK_BREAKS
 
 Break = Callable[[pytest.MonkeyPatch], None]
 QUICK = {"fault_duration": "1.5", "fault_gap": "0.3", "detection_timeout": "0.5", "idle_timeout": "2", "min_ok": "5"}
@@ -406,6 +409,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     "seeks-the-lock": (FIORANO, nobody_seeks),
     "changes-for-a-reason": (FIORANO, lock_not_needed),
     "database-has-all": (replace(FIORANO, settings={"min_ok": "5", "mode": "shared"}), changes_left_out),
+    "database-blamed-rightly": (replace(FIORANO, nemesis="partition", settings={
+        "min_ok": "5", "mode": "shared", "lock": "false"}), fence_unknown),
     "status-tells of fiorano": (FIORANO, both_in_view),
     "fence-grows": (replace(FIORANO, nemesis="kill", settings={
         "min_ok": "5", "mode": "shared", "kill_kind": "shared-db"}), forgotten_fence),
@@ -431,6 +436,8 @@ BREAKS: dict[str, tuple[Case, Break]] = {
     **ICESTORM_BREAKS,
     **JORAM_BREAKS,
     **SURFACE_BREAKS,
+    **WORK_BREAKS,
+    **FIORANO_BREAKS,
 }
 """Name of an invariant, and the system where two have one of that name -> what breaks it."""
 

@@ -481,11 +481,6 @@ class Destinations:
         return Deliver(context.conn, message.out_seq, subscription.name, destination, message.ack_id, str(identity),
                        message.redeliveries, headers, body, auto)
 
-    def forget(self) -> None:
-        """Forget pending work after the state has been replaced."""
-        self._touched.clear()
-        self._slow = None
-
 
 def _durable_name(context: ConnectionContext, durable: str) -> str:
     return f"{DURABLE}:{context.login}:{durable}"

@@ -296,7 +296,6 @@ class StoreEngine:
         Raises:
             ValueError: the rows are not a dump.
         """
-        self._destinations.forget()
         self.last_values.forget()
         self.state.replace(rows, on_progress)
         self.server_queues.restore()
@@ -305,7 +304,6 @@ class StoreEngine:
 
     def reload(self, on_progress: Callable[[], None] = no_progress) -> None:
         """Reload the whole state from the database after others have written to it, calling ``on_progress`` often."""
-        self._destinations.forget()
         self.last_values.forget()
         self.state.reload(on_progress)
         self.server_queues.restore()

@@ -382,6 +382,11 @@ class ReferenceBroker:
         self._seated.pop(session, None)
         self.connections.leave(session)
 
+    @property
+    def gives_up(self) -> bool:
+        """Tell whether the first initialisation of the services has failed, so that this replica is about to end."""
+        return self._failed
+
     # Inner workings.
 
     def _channel_of(self, conn: str) -> CollocatedChannel | None:

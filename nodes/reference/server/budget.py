@@ -76,6 +76,11 @@ class Turns:
         """Heap of waiting work: its start in virtual time, a number, its size, and its turn."""
         self.weight = self.busy = 0
 
+    @property
+    def clock(self) -> int:
+        """Return the virtual time: the latest start of work that has begun."""
+        return self._clock
+
     def enter(self, worker: TurnTaker, size: int) -> asyncio.Future[bool] | None:
         """Begin work of that size: at once (None), or when the future is done. Its result tells whether to begin."""
         start = max(self._clock, worker.finished)

@@ -37,6 +37,11 @@ class Flow:
         self.paused = self.at_share = False
         self.last_read = self._loop.time()
 
+    @property
+    def turns_end(self) -> int:
+        """Return the virtual time at which the session's turns so far end."""
+        return self._worker.finished
+
     def read(self) -> None:
         """Note that input is read now."""
         self.last_read = self._loop.time()

@@ -98,6 +98,7 @@ class Session:
         transport: Any = writer.transport
         if hasattr(transport, "max_size"):
             transport.max_size = _TURN_READ_BYTES
+        self._transport = transport
         self.output = OutputBuffer(writer, host.limits, self._all_written, self._stuck, self._lost)
         self.flow = Flow(host.turns, host.limits)
         self.timers = SessionTimers(self.output, self.flow)
@@ -106,6 +107,16 @@ class Session:
         """The reason why the connection is being closed, and additional headers of the ERROR."""
         self.work = Work(host.weight)
         self._to_acknowledge: dict[str, str] = {}
+
+    @property
+    def most_read(self) -> int:
+        """Return the most bytes that are read in one turn of the event loop."""
+        return int(getattr(self._transport, "max_size", _READ_BYTES))
+
+    @property
+    def unfinished(self) -> int:
+        """Return the bytes that have come and make no whole frame yet, or wait to be taken."""
+        return self._parser.buffered
 
     # Reading.
 

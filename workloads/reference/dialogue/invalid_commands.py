@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nodes.reference.engine.topics import EXCHANGE_PREFIX
+from nodes.reference.engine.topics import EXCHANGE_PREFIX, MANAGEMENT, TOPIC_MANAGER
 from workloads.feature_coverage import MAX_VALUE_BYTES
 from workloads.reference.connection_state import Garble
 from workloads.reference.dialogue.broker_model import (
@@ -160,6 +160,8 @@ def _always(about: About) -> Iterator[InvalidCommand]:
               for destination in (f"{topic}.>.a", f"{topic}..a", f"{topic}.a*")),
             *(("SUBSCRIBE by what is no name", "SUBSCRIBE", {"id": "9", "destination": topic, "x-durable": name})
               for name in ("a b", "a:b", "", "d" * (MAX_NAME_CHARS + 1))),
+            *(("SEND to what other designs have", "SEND", {"destination": destination, "x-request": "list"})
+              for destination in (MANAGEMENT, TOPIC_MANAGER, f"{EXCHANGE_PREFIX}{about.mine}/k")),
             ("SUBSCRIBE to a queue for good", "SUBSCRIBE", {"id": "9", "destination": about.free, "x-durable": "d"}),
             *(("BEGIN with what is no XID", "BEGIN", {"transaction": "9", "x-xid": xid})
               for xid in ("a b", "x" * (MAX_XID_CHARS + 1), "")),

@@ -82,7 +82,6 @@ class ActiveSide:
         self.part()
         self._engine.changes = None
         self.waiting.clear()
-        self.commands.clear()
         self._task.cancel()
 
     def submit(self, command: Command) -> None:

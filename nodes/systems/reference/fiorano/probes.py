@@ -21,6 +21,7 @@ from nodes.reference.designs.fiorano.states import (
     ACTIVATING,
     ACTIVE,
     ACTIVE_TRANSITION,
+    DEAD,
     PASSIVE,
     PASSIVE_TRANSITION,
     SERVING,
@@ -52,7 +53,9 @@ class FioranoObserved(NamedTuple):
     - ``confirmed``: epoch and number of the newest change-set that was confirmed to clients.
     - ``channel``: whether there is a channel; ``seeks``: whether it seeks or keeps the lock.
     - ``untold``: whether its standby has not yet been informed of its newest stamp.
-    - ``unwoken``: whether commands wait, and nothing wakes up who carries them out."""
+    - ``unwoken``: whether commands wait, and nothing wakes up who carries them out.
+    - ``reachable``: whether the shared database counts as reachable (mode shared). ``peer``: the other server's state.
+    """
 
     state: str
     before: str
@@ -71,6 +74,8 @@ class FioranoObserved(NamedTuple):
     changes: int = 0
     untold: bool = False
     unwoken: bool = False
+    reachable: bool = True
+    peer: str = DEAD
 
 
 class FioranoProbe:
@@ -102,6 +107,7 @@ class FioranoProbe:
             isinstance(lock, GatewayLock) and lock.wish is not None, server.changes,
             active is not None and shares and active.told != (stamp.epoch, stamp.counter),
             active is not None and active.unwoken,
+            not isinstance(server, SharedPair) or server.reachable, peer.state if peer is not None else DEAD,
         )
         return self._seen
 
@@ -126,6 +132,11 @@ class FioranoProbe:
     def accepts(self) -> int:
         """The number of times that an administrator declared this server's repository valid."""
         return self._server.accepts
+
+    @property
+    def primary(self) -> bool:
+        """Tell whether it runs with the primary profile."""
+        return self._design.options.layer.primary
 
     @property
     def reasons(self) -> Sequence[tuple[View, str]]:

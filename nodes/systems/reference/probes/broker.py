@@ -10,7 +10,7 @@ from nodes.reference.engine.threads import PREFIX
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.budget import Turns
 from nodes.reference.server.sessions import Session
-from nodes.systems.reference.probes import guards, networks, page, services, sessions
+from nodes.systems.reference.probes import flow, guards, networks, page, services, sessions
 from nodes.systems.reference.probes.engine import EngineProbe
 
 
@@ -22,11 +22,17 @@ class BrokerProbe:
         self.engine = EngineProbe(self._broker.engine)
         self._unread = sessions.UnreadOutput()
         self._beats = sessions.BeatTimes()
+        self._turns = flow.SeenTurns()
 
     @property
     def common(self) -> BrokerProbe:
         """The probe of what all designs share: this one."""
         return self
+
+    @property
+    def design(self) -> str:
+        """The name of its design."""
+        return self._broker.config.design
 
     @property
     def failed(self) -> bool:
@@ -136,6 +142,8 @@ class BrokerProbe:
     def unlike_configured(self) -> str:
         """Describe how services do otherwise than their configuration says; empty if they do not."""
         broker = self._broker
+        if broker.gives_up and not broker.config.services:
+            return "it gives up since its services could not be initialised, and it has none"
         return "" if broker.store_failed else services.unlike_configured(broker.engine, broker.config.services)
 
     def misjudged_rows(self) -> str:
@@ -160,6 +168,27 @@ class BrokerProbe:
                  for what, (counted, there) in sums.items() if counted != there]
         return (self.engine.miscounted() or next(iter(wrong), "") or networks.miscounted(broker.networks)
                 or self.left_over())
+
+    def connections(self) -> tuple[frozenset[str], frozenset[str], bool] | None:
+        """Return the reliable connections, those whose ends are remembered, and whether there is no room for more of
+        these; None while this node does not serve.
+        """
+        broker = self._broker
+        if not broker.serving or broker.store_failed:
+            return None
+        closed, most = self.engine.closed(), broker.limits.max_closed
+        return self.engine.reliable(), closed, len(closed) >= most
+
+    def reads_too_much(self) -> str:
+        """Describe how much of a client's input is taken in one turn, if it is more than a piece."""
+        return flow.reads_too_much(self._broker.sessions)
+
+    def unfair_turns(self) -> str:
+        """Describe how turns are given otherwise than the page says; empty if they are not."""
+        broker = self._broker
+        if broker.store_failed:
+            return ""
+        return self._turns.unfair(broker.turns, [each.flow for each in broker.sessions])
 
     def _stale_notes(self, session: Session) -> int:
         """Return the number of things a session has noted beyond one for each open transaction of its connection."""

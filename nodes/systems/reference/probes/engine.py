@@ -87,6 +87,15 @@ class EngineProbe:
         context = self._engine.state.contexts.get(conn)
         return len(context.transactions) if context is not None else None
 
+    def reliable(self) -> frozenset[str]:
+        """Return the open reliable connections of clients."""
+        return frozenset(conn for conn, context in self._engine.state.contexts.items()
+                         if context.reliable and not is_agent(conn))
+
+    def closed(self) -> frozenset[str]:
+        """Return the connections whose ends are remembered."""
+        return frozenset(self._engine.state.closed)
+
     def image(self) -> Image:
         """Return the contents of memory, to compare them with another replica that has applied the same commands."""
         return image(self._engine)

@@ -86,8 +86,8 @@ def held_by_ended(sessions: Iterable[Session]) -> str:
             parts.append(f"has connection {session.conn}")
         if flow.outstanding:
             parts.append(f"has {len(flow.outstanding)} commands under way")
-        if session.held:
-            parts.append(f"holds {session.held} bytes")
+        if held := session.held or session.unfinished * (not session.admin):
+            parts.append(f"holds {held} bytes")
         if parts:
             return f"a client that was ended still {' and '.join(parts)}"
     return ""

@@ -37,7 +37,7 @@ class QpidObserved(NamedTuple):
     - ``times_ready``: how often it has become ready. ``eligible``: whether it may be promoted; ``vouched``: whether an
       administrator's approval allows that.
     - ``number``: the last group that it has sent, or completed. ``held_back``: a backup whose catch-up is stalled
-      although its window has room.
+      although its window has room. ``overheld``: a backup for which more waits than ``catchup_backlog``.
     - ``released``: as primary, the last group that clients know to be completed.
     - ``gave_up``: whether it has ended itself for lack of quorum although its manager had permitted it to continue."""
 
@@ -55,6 +55,7 @@ class QpidObserved(NamedTuple):
     held_back: str
     released: int
     gave_up: bool = False
+    overheld: str = ""
 
 
 class QpidProbe:
@@ -78,7 +79,8 @@ class QpidProbe:
         self._seen = QpidObserved(roles.state, term, primary is not None and roles.may_go_on(), until, status.state,
                             status.role, status.generation, roles.times_ready, roles.eligible, roles.forced, self.step,
                             held_back(primary.browsing) if primary is not None else "",
-                            primary.released if primary is not None else 0, self._design.gave_up)  # fmt: skip
+                            primary.released if primary is not None else 0, self._design.gave_up,
+                            overheld(primary.browsing) if primary is not None else "")  # fmt: skip
         return self._seen
 
     @property
@@ -161,6 +163,26 @@ class QpidProbe:
         else:
             return None
         return at, {**self._image(), "changes": frozenset((("number", roles.configuration.number),))}
+
+    @property
+    def store_error(self) -> str:
+        """The reason why it could not store everything that it carries on with; empty if it could."""
+        return self._roles.store_error
+
+    def urls(self) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
+        """Return the broker URL and the client URL that it has now."""
+        urls = self._roles.urls
+        return dict(urls.brokers), dict(urls.clients)
+
+    def configured_urls(self) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
+        """Return the broker URL and the client URL that its configuration has."""
+        config = self._design.broker.config
+        return dict(config.peers), dict(config.client_addresses)
+
+    @property
+    def replaced(self) -> bool:
+        """Tell whether another broker's store has taken the place of its own, without being in memory."""
+        return self._roles.replaced
 
     def clean_image(self) -> tuple[str, Image] | None:
         """Return the identifier of its clean store, and the content common to all stores with that identifier; None if
@@ -317,6 +339,12 @@ def held_back(browsing: Browsing) -> str:
         if browser.waits and browser.under_way < WINDOW_GROUPS and not browser.moved.is_set():
             return browser.name
     return ""
+
+
+def overheld(browsing: Browsing) -> str:
+    """Return a backup for which more events wait during its catch-up than may; empty if there is none."""
+    most = browsing.options.catchup_backlog
+    return next((each.name for each in browsing.browsers.values() if each.held_bytes > most), "")
 
 
 def miscounted_backups(primary: Primary) -> str:

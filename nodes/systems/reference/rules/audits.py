@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
 from nodes.reference.api import Image
+from nodes.reference.points import WRITTEN
 from nodes.systems.reference.probes.images import difference
 from stormproof.contracts.invariant import BROKER, LOG, Invariant, Watcher
 
@@ -39,6 +40,32 @@ class Counts(Protocol):
     def miscounted(self) -> str:
         """Describe the first wrong counter; empty if all are right."""
         ...
+
+
+class Fails(Protocol):
+    """A program whose store may fail."""
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it has."""
+        ...
+
+
+class Connections(Protocol):
+    """The part of a broker that all designs share."""
+
+    def connections(self) -> tuple[frozenset[str], frozenset[str], bool] | None:
+        """Return the reliable connections, those whose ends are remembered, and whether there is no room for more of
+        these; None while this node does not serve.
+        """
+        ...
+
+
+class Remembers(Protocol):
+    """A program with such a part."""
+
+    @property
+    def common(self) -> Connections: ...
 
 
 class Replicates(Protocol):
@@ -97,6 +124,56 @@ class SameState(Watcher):
         return f"at {at}: {wrong}" if wrong else ""
 
 
+class PassesNothingOn(Watcher):
+    """Tracks the running programs."""
+
+    period = 1.0
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Fails] = {}
+
+    def inspect(self, node: str, program: Fails) -> str:
+        """Note the running program."""
+        self._programs[node] = program
+        return ""
+
+    def passed(self, node: str, point: str) -> str:
+        """Check that a program whose store has failed takes nothing for stored."""
+        program = self._programs.get(node)
+        if point != WRITTEN or program is None or not program.failed:
+            return ""
+        return f"its store has failed, and it goes on to the point {point}"
+
+    def ended(self, node: str) -> None:
+        """Forget the ended program."""
+        self._programs.pop(node, None)
+
+
+class EndsRemembered(Watcher):
+    """Tracks the reliable connections that were open on each serving node when it was last looked at."""
+
+    period = 0.1
+
+    def __init__(self) -> None:
+        self._open: dict[str, frozenset[str]] = {}
+
+    def inspect(self, node: str, program: Remembers) -> str:
+        """Check that the reason is remembered for which a connection is no longer there, as far as there is room."""
+        found = program.common.connections()
+        if found is None:
+            self._open.pop(node, None)
+            return ""
+        now, remembered, full = found
+        gone = self._open.get(node, frozenset()) - now
+        self._open[node] = now
+        forgotten = [] if full else sorted(gone - remembered)
+        return f"connection {forgotten[0]} is closed, and why is not remembered" if forgotten else ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended node."""
+        self._open.pop(node, None)
+
+
 class NoMistakes(Watcher):
     """Stateless check of the errors that a program logs."""
 
@@ -117,6 +194,14 @@ COUNTS_ADD_UP = Invariant("counts-add-up", "what a node has counted as it went a
 NO_MISTAKES = Invariant("no-mistakes", "no program ends, nor any of its tasks, by a mistake in its code",
                         "runtime.py: a task that fails ends its program; failing disks, peers, clients and settings "
                         "have errors of their own", NoMistakes, of=(BROKER, "manager", "gateway"), seen=(LOG,))
+
+PASSES_NOTHING_ON = Invariant("passes-nothing-on", "a broker whose store has failed takes nothing more for stored",
+                              "docs/stomp.md: a broker whose disk fails ends, because it could not "
+                              "keep what it confirms", PassesNothingOn)
+
+ENDS_REMEMBERED = Invariant("ends-remembered", "why a reliable connection was closed is remembered, of the latest ones",
+                            "docs/stomp.md: max_closed, closed reliable connections whose reason and input counter are "
+                            "remembered", EndsRemembered)
 
 
 def same_state(what: str, where: Mapping[str, tuple[Any, ...]]) -> Invariant:

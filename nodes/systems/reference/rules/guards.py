@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from nodes.systems.reference.probes import configurations, guards
+from nodes.systems.reference.probes import configurations, design_options, guards
 from stormproof.contracts.invariant import Invariant, Watcher
 
 
@@ -13,6 +13,11 @@ class Common(Protocol):
 
     def unlike_page(self) -> str:
         """Describe a default that differs from what its page promises; empty if there is none."""
+        ...
+
+    @property
+    def design(self) -> str:
+        """The name of the broker's design."""
         ...
 
     def runs_services(self) -> bool:
@@ -95,19 +100,19 @@ class ServesAsConfigured(Watcher):
 
 
 class ConfigurationsJudgedRightly(Watcher):
-    """Notes whether the guard of configurations, which is the same for all nodes, was asked."""
+    """Notes whether the guards of configurations, which are the same for all nodes, were asked."""
 
     period = 1.0
 
     def __init__(self) -> None:
         self._asked = False
 
-    def inspect(self, node: str, program: object) -> str:
-        """Ask the guard once."""
+    def inspect(self, node: str, program: Guarded) -> str:
+        """Ask the guards once."""
         if self._asked:
             return ""
         self._asked = True
-        return configurations.misjudged()
+        return configurations.misjudged() or design_options.misjudged(program.common.design)
 
 
 DEFAULTS_AS_PROMISED = Invariant(
@@ -115,18 +120,19 @@ DEFAULTS_AS_PROMISED = Invariant(
     "broker: the table of limits; Window; docs/designs/joram.md, Networks", DefaultsAsPromised)
 CONFIGURATIONS_JUDGED = Invariant(
     "configurations-judged", "a configuration that makes no sense is refused, with the name of the setting, and any "
-    "other is taken as it is", "config.py: a setting is missing, unknown, or of the wrong type",
+    "other is taken as it is", "config.py: a setting is missing, unknown, or of the wrong type; the "
+    "tables of options on the designs' pages",
     ConfigurationsJudgedRightly)
 ROWS_JUDGED = Invariant(
     "rows-judged", "what another replica sends of its state is taken, and refused where a column is spoilt",
     "row_schema.py: input from a link is checked for forms and references", RowsJudgedRightly)
-SERVICES = (
-    Invariant("admits-with-services", "a master admits clients once all services run, and what they deploy is there",
-              "docs/designs/joram.md, Services: the master admits clients and other servers once all services run",
-              AdmitsWithServices),
-    Invariant("services-as-configured", "what services deploy is there, and a client inside the broker settles each "
-              "message in a branch if it takes exactly once, and otherwise in none",
-              "reaction.py, HA Joram 4.6.1: the qualities of service; destinations and durable subscriptions are "
-              "deployed before any client is admitted", ServesAsConfigured),
-)
-GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED)
+ADMITS_WITH_SERVICES = Invariant(
+    "admits-with-services", "a master admits clients once all services run, and what they deploy is there",
+    "docs/designs/joram.md, Services: the master admits clients and other servers once all services run",
+    AdmitsWithServices)
+SERVICES_AS_CONFIGURED = Invariant(
+    "services-as-configured", "what services deploy is there, a client inside the broker settles each message in a "
+    "branch if it takes exactly once, and otherwise in none, and no broker gives up for services that it does not have",
+    "reaction.py, HA Joram 4.6.1: the qualities of service; destinations and durable subscriptions are deployed before "
+    "any client is admitted", ServesAsConfigured)
+GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED, SERVICES_AS_CONFIGURED)

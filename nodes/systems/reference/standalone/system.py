@@ -5,7 +5,13 @@ from __future__ import annotations
 from nodes.systems.reference.feature_coverage import of_surface
 from nodes.systems.reference.log_events import EventLine
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS
+from nodes.systems.reference.rules.audits import (
+    COUNTS_ADD_UP,
+    ENDS_REMEMBERED,
+    NO_MISTAKES,
+    PASSES_NOTHING_ON,
+    STORE_HOLDS,
+)
 from nodes.systems.reference.rules.deadlines import (
     CALLED,
     CALLS,
@@ -16,6 +22,7 @@ from nodes.systems.reference.rules.deadlines import (
     WRONG_CLOCK,
 )
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.flow import WORK_UNDER_WAY
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
@@ -98,8 +105,8 @@ STANDALONE = ReferenceSystem(
     provides=MESSAGING | {"security"},
     guarantees=(*GUARANTEES, *of_surface(GUARANTEES)),
     events=LogEvents(role=role_change),
-    rules=Rules((ANSWERS_ONCE, ENDED_HOLD_NOTHING, STORE_HOLDS, COUNTS_ADD_UP, NO_MISTAKES, STOPS_IN_ORDER,
-                 TELLS_CLIENTS, *GUARDS, WAKES_FOR_WORK),
+    rules=Rules((ANSWERS_ONCE, ENDED_HOLD_NOTHING, STORE_HOLDS, COUNTS_ADD_UP, NO_MISTAKES, PASSES_NOTHING_ON,
+                 ENDS_REMEMBERED, STOPS_IN_ORDER, TELLS_CLIENTS, *WORK_UNDER_WAY, *GUARDS, WAKES_FOR_WORK),
                 (*DEADLINES, *CONNECTIONS, *BY_ITSELF, FORWARDING), drawing=DRAWING),
     options=(
         Option("idle_timeout", 5.0, "seconds after which a detached reliable connection is closed"),

@@ -5,16 +5,23 @@ A server's disk still counts after its program has ended."""
 
 from __future__ import annotations
 
+import re
+
 from nodes.reference.designs.fiorano.repository import RepositoryStamp
 from nodes.reference.designs.fiorano.states import (
     ACTIVE,
+    ACTIVE_TRANSITION,
     PASSIVE,
+    WAITING,
 )
 from nodes.systems.reference.fiorano.probes import FioranoObserved, FioranoProbe
 from nodes.systems.reference.probes.images import Rows, unlike
 from nodes.systems.reference.probes.storage import StorageObserved, StorageProbe
 from nodes.systems.reference.rules.disks import DiskWatcher
 from stormproof.contracts.invariant import Watcher
+
+_UNREACHABLE, _UNANSWERED = re.compile(r" database unreachable\b"), re.compile(r"reason=\"?(no answer|no connection)\b")
+_UNUSABLE = "database can't be used"
 
 
 class _Servers(Watcher):
@@ -170,6 +177,56 @@ class AcknowledgedIsStored(_Servers):
         return f"it takes changes up to {now.stored} for stored by {lacking[0]}" if lacking else ""
 
 
+class BetterRepositoryLeads(_Servers):
+    """Tracks the servers and their stamps, and how often a person has accepted a server's repository."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._accepts: dict[str, int] = {}
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that whoever begins to serve has a whole repository, and the newer of two, and that a person's decision
+        is taken of a waiting server only, whose peer has no better repository."""
+        self._programs[node] = program
+        self._left.pop(node, None)
+        accepted = program.accepts > self._accepts.get(node, 0)
+        self._accepts[node] = program.accepts
+        if before is None:
+            return ""
+        if accepted and (wrong := self._accepts_wrongly(node, before)):
+            return wrong
+        if not now.serves or before.serves:
+            return ""
+        if not now.stamp.whole:
+            return "it begins to serve with a repository that is in the middle of a synchronisation"
+        if now.state != ACTIVE_TRANSITION or before.state != WAITING or program.accepts:
+            return ""
+        mine = before.stamp.epoch, before.stamp.counter
+        for name, stamp in self.others(node):
+            other = self._programs.get(name)
+            theirs = stamp.epoch, stamp.counter
+            if other is None or not stamp.whole or theirs < mine:
+                continue
+            if theirs > mine:
+                return f"it begins to serve from {_told(mine)}, and {name}, which waits, is at {_told(theirs)}"
+            if not program.primary and other.primary:
+                return f"it begins to serve, and {name}, which is the primary and waits, has the same repository"
+        return ""
+
+    def _accepts_wrongly(self, node: str, before: FioranoObserved) -> str:
+        mine = before.stamp.epoch, before.stamp.counter
+        if before.state != WAITING:
+            return f"it is {before.state}, and accepts its repository"
+        better = [name for name, stamp in self.others(node)
+                  if before.channel and stamp.whole and (stamp.epoch, stamp.counter) > mine]  # fmt: skip
+        return f"it accepts its repository, at {_told(mine)}, and that of {better[0]} is newer" if better else ""
+
+    def ended(self, node: str) -> None:
+        """Forget how often the repository of an ended server was accepted."""
+        super().ended(node)
+        self._accepts.pop(node, None)
+
+
 class StandbyIsTold(Watcher):
     """Stateless check of a server after each of its steps."""
 
@@ -218,6 +275,34 @@ class FenceGrows(Watcher):
             return ""
         return (f"commit {last.applied} of {last.holder} in epoch {last.epoch} was the last one, and now it is "
                 f"{now.applied} of {now.holder or 'nobody'} in epoch {now.epoch}")
+
+
+class DatabaseBlamedRightly(Watcher):
+    """Tracks whether the shared database's disk has lost or changed something, ever."""
+
+    def __init__(self) -> None:
+        self._service: str | None = None
+        self._damaged = False
+
+    def look(self, node: str, program: FioranoProbe | StorageProbe, now: FioranoObserved | StorageObserved,
+             before: FioranoObserved | StorageObserved | None) -> str:  # fmt: skip
+        """Note the service that keeps the database."""
+        if isinstance(program, StorageProbe):
+            self._service = node
+        return ""
+
+    def disk_lost(self, node: str) -> None:
+        """Note that the database may be damaged."""
+        self._damaged = self._damaged or node == self._service
+
+    def logged(self, node: str, line: str) -> str:
+        """Check that a database which answers that another epoch holds it is taken neither for unreachable nor for
+        damaged."""
+        if _UNREACHABLE.search(line) and not _UNANSWERED.search(line):
+            return f"it says that the database is unreachable, which has answered: {line[:300]}"
+        if _UNUSABLE in line and not self._damaged:
+            return f"it says that the database can't be used, which nothing has damaged: {line[:300]}"
+        return ""
 
 
 class DatabaseHolds(Watcher):

@@ -258,6 +258,27 @@ class SeeksTheLock(Watcher):
         return ""
 
 
+class SeeksTheSharedLock(Watcher):
+    """Stateless check of a server that shares its database."""
+
+    fields = ("state", "reachable", "peer", "seeks")
+
+    def look(self, node: str, program: FioranoProbe, now: FioranoObserved, before: FioranoObserved | None) -> str:
+        """Check that a standby asks for the lock exactly if nobody serves and the database is there, and that an active
+        server keeps it."""
+        if before is None or program.failed:
+            return ""
+        if now.state in (ACTIVE, ACTIVATING):
+            return "" if now.seeks or not now.reachable else f"it is {now.state}, and lets the lock go"
+        free = now.peer in (DEAD, PASSIVE)
+        if free and now.reachable and not now.seeks:
+            return "nobody serves, the database is there, and it does not ask for the lock"
+        if now.seeks and not (free and now.reachable):
+            return f"it asks for the lock, and the other server is {now.peer}" + ", without a database" * (
+                not now.reachable)
+        return ""
+
+
 class StatesByTable(Watcher):
     """Stateless check against the table of transitions."""
 

@@ -10,15 +10,23 @@ from __future__ import annotations
 from nodes.reference.designs.fiorano.configuration import REPLICATED_MODE
 from nodes.reference.designs.fiorano.repository import COUNTER
 from nodes.systems.reference.fiorano.probes import GATEWAY
-from nodes.systems.reference.fiorano.rules import data, roles
+from nodes.systems.reference.fiorano.rules import data, roles, stored
 from nodes.systems.reference.fiorano.rules.deadlines import DEADLINES, TAKEOVER
 from nodes.systems.reference.fiorano.rules.states import STATES
 from nodes.systems.reference.fiorano.rules.waits import WAITS
 from nodes.systems.reference.probes.storage import STORAGE
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import (
+    COUNTS_ADD_UP,
+    ENDS_REMEMBERED,
+    NO_MISTAKES,
+    PASSES_NOTHING_ON,
+    STORE_HOLDS,
+    same_state,
+)
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.flow import WORK_UNDER_WAY
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
@@ -34,7 +42,7 @@ from stormproof.contracts.bounds import (
     WorkBound,
 )
 from stormproof.contracts.draw import Draw, Drawing, Never
-from stormproof.contracts.invariant import BROKER, DISK, WORD, Invariant
+from stormproof.contracts.invariant import BROKER, DISK, LOG, WIRE, WORD, Invariant
 from stormproof.contracts.resting_state import LEFT, RestingLimit
 from stormproof.contracts.state_abstraction import Abstraction
 
@@ -88,6 +96,16 @@ INVARIANTS = (
     Invariant("acknowledged-is-stored", "what a standby is taken to have stored is on its disk",
               "the page: effects go to clients when the standby has it on disk", data.AcknowledgedIsStored,
               where=_REPLICATED),
+    Invariant("stored-before-told", "what a standby says that it has stored is on its disk",
+              "the page: receipts and deliveries go to clients when the standby has the change-set on disk",
+              stored.StandbyHasStored, where=_REPLICATED, seen=(WIRE, DISK)),
+    Invariant("stored-before-confirmed", "what a server confirms alone is on its own disk",
+              "the page: for a server that is alone, when its own disk has it", stored.ConfirmedIsStored,
+              where=_REPLICATED, seen=(WORD, DISK)),
+    Invariant("better-repository-leads", "who begins to serve has a whole repository, and of two that wait the newer "
+              "one, or the primary's; so has whoever a person accepts", "the page: the one with the newer repository "
+              "takes the lock; with equal stamps, the primary does; accept is refused if the other repository is whole "
+              "and newer", data.BetterRepositoryLeads, where=_REPLICATED),
     Invariant("standby-is-told", "a standby that has everything is told of each change and each epoch at once",
               "the document: the Active Server replicates its data store and state to the Passive Server",
               data.StandbyIsTold, where=_REPLICATED),
@@ -110,6 +128,17 @@ INVARIANTS = (
               "docs/stomp.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
               "rows", data.FenceGrows, excuses=_DATABASES, where={**_LOCKED, "mode": ("shared",)},
               of=(STORAGE,)),
+    Invariant("seeks-the-shared-lock", "who is standby asks for the lock if nobody serves and the database answers, "
+              "and who is active keeps it", "the page: the active server then stops serving, releases the lock, and "
+              "seeks it again when the database answers", roles.SeeksTheSharedLock,
+              where={**_AS_DESIGNED, "mode": ("shared",)}),
+    Invariant("database-has-stored", "what the shared database says that it has stored is on its disk",
+              "the page: a change-set is confirmed when the service has it on disk", stored.DatabaseHasStored,
+              where={"mode": ("shared",)}, of=(BROKER, STORAGE), seen=(WIRE, DISK)),
+    Invariant("database-blamed-rightly", "the shared database counts as unreachable where it does not answer, and as "
+              "unusable where it is damaged", "the page: a request that is not answered within database_timeout; an "
+              "inconsistent shared database; database refused an older epoch", data.DatabaseBlamedRightly,
+              where={"mode": ("shared",), "as_documented": ("",)}, of=(BROKER, STORAGE), seen=(LOG,)),
     Invariant("database-has-all", "the shared database has what the active server has",
               "the document, Working of Fiorano Shared High Availability: only the active server makes changes to the "
               "common database", data.DatabaseHolds, excuses=_DATABASES,
@@ -129,6 +158,9 @@ INVARIANTS = (
     STORE_HOLDS,
     WAKES_FOR_WORK,
     COUNTS_ADD_UP,
+    PASSES_NOTHING_ON,
+    ENDS_REMEMBERED,
+    *WORK_UNDER_WAY,
     *GUARDS,
     ROWS_JUDGED,
     NO_MISTAKES,
@@ -194,7 +226,7 @@ DRAWING = Drawing(
         Draw("database_page", (20, 100), 0.5, {"mode": "shared"}),
         Draw("database_timeout", (0.5, 2.0), 0.4, {"mode": "shared"}),
         Draw("start_alone", (True,), 0.1),
-        Draw("lock", (False,), 0.1, {"mode": "shared"}),
+        Draw("lock", (False,), 0.2, {"mode": "shared"}),
         Draw("stamps", ("wall-clock",), 0.06),
     ),
     nodes=(2,),

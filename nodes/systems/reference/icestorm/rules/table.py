@@ -15,8 +15,14 @@ from nodes.systems.reference.icestorm.rules.states import STATES
 from nodes.systems.reference.icestorm.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS
+from nodes.systems.reference.rules.audits import (
+    COUNTS_ADD_UP,
+    NO_MISTAKES,
+    PASSES_NOTHING_ON,
+    STORE_HOLDS,
+)
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.flow import WORK_UNDER_WAY
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS
 from nodes.systems.reference.rules.table import Rules
@@ -120,6 +126,8 @@ INVARIANTS = (
     ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
+    PASSES_NOTHING_ON,
+    *WORK_UNDER_WAY,
     *GUARDS,
     NO_MISTAKES,
     STOPS_IN_ORDER,

@@ -17,10 +17,18 @@ from nodes.systems.reference.joram.rules.states import STATES
 from nodes.systems.reference.joram.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import (
+    COUNTS_ADD_UP,
+    ENDS_REMEMBERED,
+    NO_MISTAKES,
+    PASSES_NOTHING_ON,
+    STORE_HOLDS,
+    same_state,
+)
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.flow import WORK_UNDER_WAY
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
-from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED, SERVICES
+from nodes.systems.reference.rules.guards import ADMITS_WITH_SERVICES, GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
 from stormproof.contracts.bounds import (
     BYTES,
@@ -150,8 +158,11 @@ INVARIANTS = (
     ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
+    PASSES_NOTHING_ON,
+    ENDS_REMEMBERED,
+    *WORK_UNDER_WAY,
     *GUARDS,
-    *SERVICES,
+    ADMITS_WITH_SERVICES,
     ROWS_JUDGED,
     NO_MISTAKES,
     STOPS_IN_ORDER,

@@ -15,12 +15,88 @@ from nodes.reference.designs.qpid.options import NONE
 from nodes.reference.designs.qpid.states import CATCHUP, PRIMARY, READY
 from nodes.reference.designs.qpid.store_status import BACKUP_STORE, CLEAN, DIRTY, EMPTY, PRIMARY_STORE
 from nodes.systems.reference.probes.images import difference
+from nodes.systems.reference.qpid import own_rows
 from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
 from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.roles import ClusterWatcher
 from nodes.systems.reference.qpid.rules.wire import completed
 from nodes.systems.reference.rules.disks import DiskWatcher
+from nodes.systems.reference.wire_reader import decoded
 from stormproof.contracts.invariant import Watcher
+
+
+class OwnRowsJudged(Watcher):
+    """Notes whether starts from the sample, which is the same for all nodes, were tried."""
+
+    period = 2.0
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def inspect(self, node: str, program: QpidProbe) -> str:
+        """Try them once."""
+        wrong = "" if self._asked else own_rows.misjudged()
+        self._asked = True
+        return wrong
+
+
+class UrlsKept(DiskWatcher):
+    """Compares what each broker takes for its URLs with its disk."""
+
+    period = 1.0
+
+    def inspect(self, node: str, program: QpidProbe) -> str:
+        """Check that the URLs are those of its disk, if a person has set any, and otherwise those of its
+        configuration."""
+        if program.failed or program.store_error or (rows := self.rows(node, "qpid_urls")) is None:
+            return ""
+        expected = program.configured_urls()
+        for _, _, brokers, clients, _ in rows:
+            expected = {name: (host, port) for name, host, port in decoded(brokers)}, dict(decoded(clients))
+        found = program.urls()
+        return f"its URLs are {found}, and by its disk they are {expected}" if found != expected else ""
+
+
+class FirstStartOfAll(DiskWatcher):
+    """Tracks the brokers that were ever started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes: set[str] = set()
+
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
+        """Check, when a broker is promoted that was never ready, that the disks of all others have empty stores, or
+        clean ones of one shutdown."""
+        super().look(node, program, now, before)
+        self._nodes.add(node)
+        if now.state != PRIMARY or before is None or before.state == PRIMARY or before.eligible or before.vouched:
+            return ""
+        if before.store == DIRTY:
+            return ""  # `may-lead` judges that
+        stores = {name: self._store(name) for name in self._nodes - {node}}
+        odd = [name for name, store in stores.items() if store is not None and store[0] != before.store]
+        found = {store for store in stores.values() if store is not None}
+        if not odd and len(found) <= 1:
+            return ""
+        return f"it was never ready, and its store was {before.store}; those of the others are {stores}"
+
+    def _store(self, node: str) -> tuple[str, str] | None:
+        """Return state and identifier of a node's store; None where the disk has lost it."""
+        if (rows := self.rows(node, "qpid_store")) is None:
+            return None
+        return (rows[0][1], rows[0][4]) if rows else (EMPTY, "")
+
+
+class EligibleHasStored(Watcher):
+    """Stateless check of a backup that carries on though its store fails."""
+
+    period = 0.1
+
+    def inspect(self, node: str, program: QpidProbe) -> str:
+        """Check that it is not eligible while some of what it has is not stored."""
+        if program.failed or not program.store_error or not program.observed().eligible:
+            return ""
+        return f"it may be promoted, and could not store everything: {program.store_error}"
 
 
 class PrimaryIsDirty(Watcher):
@@ -48,11 +124,12 @@ class PrimaryOnDisk(DiskWatcher):
 
 
 class GenerationsGrow(DiskWatcher):
-    """Tracks the highest generation that each store has held."""
+    """Tracks the highest generation that each store has held, and the brokers that carry on with one in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self._generations: dict[str, int] = {}
+        self._unstored: set[str] = set()
 
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a store's generation never decreases; a generation is in the store before it is reported.
@@ -66,7 +143,12 @@ class GenerationsGrow(DiskWatcher):
         kept = self._generations.get(node, 0)
         if 0 < now.generation < kept:
             return f"its store was of generation {kept}, and is now of {now.generation}"
+        if before is None:
+            self._unstored.discard(node)
         if not now.generation or (before is not None and before.generation != now.generation):
+            self._unstored.add(node)
+        if node in self._unstored and not program.store_error:
+            self._unstored.discard(node)
             self._generations[node] = now.generation
         return ""
 
@@ -208,6 +290,16 @@ class WindowUsed(Watcher):
     def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
         """Check that a catch-up waits only while its window is full."""
         return f"{now.held_back} waits for more, though its window has room" if now.held_back else ""
+
+
+class BacklogKept(Watcher):
+    """Stateless check of a primary after each of its steps."""
+
+    fields = ("overheld",)
+
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
+        """Check that a backup that catches up is cut off when more waits for it than may."""
+        return f"more than catchup_backlog waits for {now.overheld}, which is not cut off" if now.overheld else ""
 
 
 class LevelsKept(Watcher):

@@ -7,7 +7,7 @@ anything.
 
 from __future__ import annotations
 
-from nodes.reference.designs.qpid.options import ABORT, BUILTIN, SYNC
+from nodes.reference.designs.qpid.options import ABORT, BUILTIN, CARRY_ON, SYNC
 from nodes.systems.reference.qpid.manager_probes import MANAGER
 from nodes.systems.reference.qpid.rules import data, roles, wire
 from nodes.systems.reference.qpid.rules.deadlines import DEADLINES, FAILOVER
@@ -15,8 +15,15 @@ from nodes.systems.reference.qpid.rules.states import STATES
 from nodes.systems.reference.qpid.rules.waits import WAITS
 from nodes.systems.reference.rules import draws, resting_state
 from nodes.systems.reference.rules.answers import ANSWERS_ONCE, ENDED_HOLD_NOTHING
-from nodes.systems.reference.rules.audits import COUNTS_ADD_UP, NO_MISTAKES, STORE_HOLDS, same_state
+from nodes.systems.reference.rules.audits import (
+    COUNTS_ADD_UP,
+    NO_MISTAKES,
+    PASSES_NOTHING_ON,
+    STORE_HOLDS,
+    same_state,
+)
 from nodes.systems.reference.rules.exits import STOPS_IN_ORDER
+from nodes.systems.reference.rules.flow import WORK_UNDER_WAY
 from nodes.systems.reference.rules.greetings import TELLS_CLIENTS
 from nodes.systems.reference.rules.guards import GUARDS, ROWS_JUDGED
 from nodes.systems.reference.rules.table import Rules
@@ -90,6 +97,8 @@ INVARIANTS = (
               where={**_HOT, "as_documented": ("",)}),
     Invariant("catch-up-window-used", "what a backup lacks is held back only while its window is full",
               "browsing.py: eight groups may be under way while a backup catches up", data.WindowUsed, where=_MANAGED),
+    Invariant("backlog-kept", "no more than catchup_backlog waits for a backup that catches up",
+              "docs/designs/qpid.md: beyond that limit, the primary cuts the backup's connection", data.BacklogKept),
     Invariant("store-tells", "the store of who is ready, or primary, is dirty, and of that role and generation",
               "the document: Stored status: clean(UUID)/dirty, primary/backup, generation number", data.StoreTells,
               where={**_HOT, "as_documented": ("",)}),
@@ -137,10 +146,28 @@ INVARIANTS = (
     Invariant("may-lead", "only a broker that is eligible, or of a first start, is promoted",
               "the document: the primary can only be started on nodes where there is a ready backup", roles.MayLead,
               where=_HOT),
+    Invariant("attaches-with-all", "a backup with a clean store, or that was ready, tells the primary all that it has",
+              "docs/designs/qpid.md: an attaching backup reports, for each queue, the generations that numbered it and "
+              "the messages that it holds; one that was not restarted keeps its messages", wire.AttachesWithAll,
+              where={**_HOT, "as_documented": ("",)}, seen=(WIRE, DISK, WORD)),
+    Invariant("urls-kept", "a broker keeps the URLs that a person has set, over restarts",
+              "the document: Broker discovery; docs/designs/qpid.md: a broker keeps the last URLs set this way over "
+              "restarts", data.UrlsKept, where={"store": (SYNC,), "standby": ("hot",)}, seen=(WORD, DISK)),
+    Invariant("first-start-of-all", "who was never ready is promoted only if all stores are empty, or of one shutdown",
+              "docs/designs/qpid.md: a first start needs a statement of every configured member that its store is "
+              "empty, or clean with one identifier", data.FirstStartOfAll,
+              where={**_HOT, "store": (SYNC,), "dr_nodes": (0,)}, seen=(DISK, WORD)),
+    Invariant("eligible-has-stored", "a backup that could not store everything may not be promoted",
+              "docs/designs/qpid.md: it stores them as soon as its store works again; until then it is not eligible",
+              data.EligibleHasStored, where={"store_errors": (CARRY_ON,)}),
+    Invariant("own-rows-judged", "a database that holds what no broker and no manager has written is refused",
+              "records.py, record.py: it holds a row that no broker wrote", data.OwnRowsJudged),
     ANSWERS_ONCE,
     ENDED_HOLD_NOTHING,
     STORE_HOLDS,
     COUNTS_ADD_UP,
+    PASSES_NOTHING_ON,
+    *WORK_UNDER_WAY,
     *GUARDS,
     ROWS_JUDGED,
     NO_MISTAKES,

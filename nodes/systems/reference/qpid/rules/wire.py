@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from nodes.reference.designs.qpid.states import PRIMARY
+from nodes.reference.designs.qpid.store_status import CLEAN, DIRTY
 from nodes.systems.reference.qpid.manager_probes import ManagerObserved, ManagerProbe
 from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.rules.disks import DiskWatcher
@@ -147,6 +149,55 @@ class ResetsWhatDiffers(Watcher):
         self._programs.pop(node, None)
         self._lists = {key: each for key, each in self._lists.items() if node not in key}
         self._due = {key: each for key, each in self._due.items() if node not in key}
+
+
+class AttachesWithAll(DiskWatcher):
+    """Tracks the running brokers, and those that have everything of a primary's, or have been primary, since their
+    start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._programs: dict[str, QpidProbe] = {}
+        self._was_primary: set[str] = set()
+
+    def look(self, node: str, program: QpidProbe, now: QpidObserved, before: QpidObserved | None) -> str:
+        """Note the running broker, and whether it is primary."""
+        super().look(node, program, now, before)
+        self._programs[node] = program
+        if before is None:
+            self._was_primary.discard(node)
+        elif now.state == PRIMARY:
+            self._was_primary.add(node)
+        return ""
+
+    def sent(self, node: str, peer: str, frame: Any) -> str:
+        """Check a backup's list of what it has, if it was ready since its start, or its store is clean or empty."""
+        program = self._programs.get(node)
+        if type(frame) is not bytes or not frame or frame[0] != _ATTACH or program is None or program.failed:
+            return ""
+        now = program.observed()
+        was_ready = now.times_ready > 0 and node not in self._was_primary
+        if program.replaced or not (was_ready or now.store != DIRTY):
+            return ""
+        _, told, listed = decoded(frame[1:])
+        rows = self.rows(node, "qpid_store") if now.store == CLEAN else None
+        if rows and rows[0][1] == CLEAN and told != rows[0][4]:
+            return f"it tells {peer} of the shutdown {told or 'none'}, and its store is of {rows[0][4]}"
+        there = {name: (made, program.position(at), held_in(held)) for name, made, _, at, held in listed}
+        for name, (made, last, copies) in program.copies().items():
+            if (found := there.get(name, ("", 0, set()))) != (made, last, set(copies)):
+                return (f"it has {len(copies)} messages of queue {name} ({made}) up to {last}, and tells {peer} of "
+                        f"{len(found[2])} up to {found[1]}")  # fmt: skip
+        return ""
+
+    def ended(self, node: str) -> None:
+        """Forget the ended broker."""
+        self._programs.pop(node, None)
+
+
+def held_in(ranges: Sequence[Sequence[int]]) -> set[int]:
+    """Return the numbers in ranges of them, each the first one and their number."""
+    return {number for first, count in ranges for number in range(first, first + count)}
 
 
 def due_resets(program: QpidProbe, listed: list[Any]) -> dict[str, int]:
