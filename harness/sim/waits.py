@@ -85,7 +85,10 @@ class Instants:
         clock."""
         if self._read is None:
             return None
-        found = self._read(self._subject)
+        try:
+            found = self._read(self._subject)
+        except AttributeError:
+            return None  # it has no such part: a broker without a manager asks none for permission
         if found == self._last:
             return None
         known, self._last = self._last, found

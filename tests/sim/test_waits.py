@@ -101,3 +101,5 @@ def test_an_instant_is_judged_when_it_is_noted() -> None:
     program.lock.until = 22.0
     assert instants.look(20.0, 20.0) == (lease, "it is held for 3 s; it is to end after 2 s")
     assert Instants((lease,), {"lease": 1.5}, "manager", program).look(0.0, 0.0) is None
+    lacking = Instants((lease,), {"lease": 1.5}, "broker", SimpleNamespace(lock=None))
+    assert lacking.look(0.0, 0.0) is None, "a broker without a lock notes no end of it"
