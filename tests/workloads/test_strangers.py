@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,16 @@ def shorter_names(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(frames, "MAX_NAME", frames.MAX_NAME - 1)
 
 
+def one_message_id(patch: pytest.MonkeyPatch) -> None:
+    message = frames.message
+    patch.setattr(frames, "message", lambda delivery, reliable: message(
+        dataclasses.replace(delivery, message_id="7"), reliable))
+
+
 @pytest.mark.requirement("H17", part=True)
 @pytest.mark.parametrize("break_it", [
-    any_passcode, administrators_may_all, one_reason, shorter_login, more_headers, shorter_value,
-    shorter_names,
+    any_passcode, administrators_may_all, one_reason, shorter_login, more_headers, shorter_value, shorter_names,
+    one_message_id,
 ])  # fmt: skip
 def test_a_broker_that_does_otherwise_is_seen(break_it: Break, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_it(monkeypatch)

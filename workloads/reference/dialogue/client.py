@@ -149,6 +149,7 @@ class DialogueClient(DialogueSpeaker):
     def reset(self) -> None:
         """Forget the state that was lost with the connection."""
         self.model.close()
+        self.named.clear()
 
     # Outgoing commands.
 

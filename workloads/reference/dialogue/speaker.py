@@ -86,6 +86,8 @@ class DialogueSpeaker(StompClient):
         self.numbers = 0
         self.answered_in_order = False
         """True if a command of this step was answered after all messages that were due before it."""
+        self.named: dict[str, ModelMessage] = {}
+        """The message of each message-id on the present connection."""
         self._ended: dict[str, float] = {}
         """Branch -> the time at which its end was confirmed, by the clock of the loop."""
 
@@ -220,6 +222,10 @@ class DialogueSpeaker(StompClient):
             raise Mismatch("a message came with another number of redeliveries")
         if (frame.headers.get("redelivered") == "true") != (redeliveries != "0"):
             raise Mismatch("a message has redeliveries, and does not say that it is redelivered")
+        ident = frame.headers.get("message-id", "")
+        first = expected if self._connection.early else self.named.setdefault(ident, expected)
+        if not ident or (first.body, first.headers) != (expected.body, expected.headers):
+            raise Mismatch("a message has no message-id, or that of another message")
         subscription.held[frame.headers["ack"]] = expected
 
     def held(self) -> list[HeldMessage]:
