@@ -17,6 +17,7 @@ from nodes.reference.designs.qpid.states import READY
 from nodes.reference.designs.qpid.store_status import CLEAN, EMPTY
 from nodes.reference.engine.state import EngineState
 from nodes.reference.points import WRITTEN
+from nodes.reference.server import frames
 from nodes.reference.server.broker import ReferenceBroker
 from nodes.reference.server.budget import Turns
 from nodes.reference.server.inflight import Work
@@ -94,8 +95,16 @@ def never_full(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Browsing, "_hold", hold)
 
 
+def all_take_requests(patch: pytest.MonkeyPatch) -> None:
+    """Every design takes requests."""
+    read = frames.command_of
+    patch.setattr(frames, "command_of", lambda frame, conn, reliable, manager=False, secured=False: read(
+        frame, conn, reliable, True, secured))
+
+
 WORK_BREAKS: dict[str, tuple[Case, Break]] = {
     "work-estimated": (Case("standalone", "queue", "kill", None, 14.0, 30.0, _QPID), transactions_weigh_double),
+    "destinations-judged": (Case("standalone", "queue", "kill", None, 14.0, 30.0, _QPID), all_take_requests),
     "turns-by-size": (Case("qpid", "dialogue", "kill", None, 26.0, 40.0, _QPID), time_stands_still),
     "passes-nothing-on": (Case("fiorano", "queue", "disk", None, 26.0, 17.0, {
         "min_ok": "1", "disk_kind": "sync-error"}), goes_on),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from nodes.systems.reference.probes import configurations, design_options, guards
+from nodes.systems.reference.probes import configurations, design_options, destinations, guards
 from stormproof.contracts.invariant import Invariant, Watcher
 
 
@@ -115,6 +115,24 @@ class ConfigurationsJudgedRightly(Watcher):
         return configurations.misjudged() or design_options.misjudged(program.common.design)
 
 
+class DestinationsJudgedRightly(Watcher):
+    """Notes whether the reader of frames, which is the same for all nodes, was asked."""
+
+    period = 3.0
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def inspect(self, node: str, program: Guarded) -> str:
+        """Ask it once."""
+        wrong = "" if self._asked else destinations.misread()
+        self._asked = True
+        return wrong
+
+
+DESTINATIONS_JUDGED = Invariant(
+    "destinations-judged", "a frame to what only other designs have is refused, and any other is taken for what it is",
+    "docs/stomp.md: destinations; docs/designs/qpid.md: requests are SENDs to /management", DestinationsJudgedRightly)
 DEFAULTS_AS_PROMISED = Invariant(
     "defaults-as-promised", "what a configuration does not say is as the pages promise", "docs/stomp.md, Running a "
     "broker: the table of limits; Window; docs/designs/joram.md, Networks", DefaultsAsPromised)
@@ -135,4 +153,4 @@ SERVICES_AS_CONFIGURED = Invariant(
     "branch if it takes exactly once, and otherwise in none, and no broker gives up for services that it does not have",
     "reaction.py, HA Joram 4.6.1: the qualities of service; destinations and durable subscriptions are deployed before "
     "any client is admitted", ServesAsConfigured)
-GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED, SERVICES_AS_CONFIGURED)
+GUARDS = (DEFAULTS_AS_PROMISED, CONFIGURATIONS_JUDGED, DESTINATIONS_JUDGED, SERVICES_AS_CONFIGURED)
