@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -36,13 +37,13 @@ def repository(epoch: int) -> FioranoObserved:
     (RepositoryStampsGrow, repository(1), repository(3)),
 ])  # fmt: skip
 def test_what_a_disk_has_lost_need_not_grow(watcher: type[Watcher], older: Any, newer: Any) -> None:
-    rule = watcher()
+    rule, program = watcher(), SimpleNamespace(store_error="")
     for node in ("n1", "n2"):
-        assert not rule.look(node, None, newer, older)
+        assert not rule.look(node, program, newer, older)
     rule.disk_lost("n1")
-    assert not rule.look("n1", None, newer, older)  # it may run on without its files
-    assert not rule.look("n1", None, older, None)
-    assert rule.look("n2", None, older, None)  # its disk has lost nothing
+    assert not rule.look("n1", program, newer, older)  # it may run on without its files
+    assert not rule.look("n1", program, older, None)
+    assert rule.look("n2", program, older, None)  # its disk has lost nothing
 
 
 @pytest.mark.requirement("H17", part=True)

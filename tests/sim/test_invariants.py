@@ -456,6 +456,7 @@ def test_an_invariant_that_is_broken_ends_the_run(broken: str, tmp_path: Path, m
     rule = rule_of(broken)
     name = rule.name
     monkeypatch.setattr(SYSTEMS.load(case.system), "invariants", (rule,))
+    monkeypatch.setattr(SYSTEMS.load(case.system), "waits", ())
     break_it(monkeypatch)
     seen = []
     for seed in SEEDS:

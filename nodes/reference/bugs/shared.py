@@ -261,7 +261,7 @@ BUGS = (
          ".server.output_buffer:finish",
          "        self.cut = self._loop.call_later(self._limits.linger, transport.abort)\n", ""),
     edit("error-unnamed", "standalone", "an ERROR about a frame omits the requested receipt",
-         ".server.sessions:_command_of",
+         ".server.sessions:_handle",
          '                fault.headers = {**fault.headers, "receipt-id": asked}\n', "                pass\n"),
     edit("passcodes-rest", "standalone", "twenty passcodes are hashed in a hundred seconds, and others wait",
          ".server.guard:_count", "if now - self._window >= 1:", "if now - self._window >= 100:"),

@@ -138,7 +138,8 @@ INVARIANTS = (
     Invariant("database-blamed-rightly", "the shared database counts as unreachable where it does not answer, and as "
               "unusable where it is damaged", "the page: a request that is not answered within database_timeout; an "
               "inconsistent shared database; database refused an older epoch", data.DatabaseBlamedRightly,
-              where={"mode": ("shared",), "as_documented": ("",)}, of=(BROKER, STORAGE), seen=(LOG,)),
+              where={"mode": ("shared",), "as_documented": ("",), "fencing": (True,)}, of=(BROKER, STORAGE),
+              seen=(LOG,)),
     Invariant("database-has-all", "the shared database has what the active server has",
               "the document, Working of Fiorano Shared High Availability: only the active server makes changes to the "
               "common database", data.DatabaseHolds, excuses=_DATABASES,
