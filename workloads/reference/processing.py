@@ -7,6 +7,7 @@ names the message that it was computed from. The promises depend on the quality 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +29,8 @@ from workloads.reference.stomp_client import StompCluster, SubCluster, acknowled
 SAME_COPY = "same copy"
 """The mark in the error of a completion whose copy had already been delivered before."""
 
-_EMPTY_POLLS = 4
-"""The number of consecutive polls that must find everything empty: a reaction may have taken its message and not yet
-sent."""
+_EMPTY_SECONDS = 1.0
+"""The time for which polls must find everything empty: a reaction may have taken its message and not yet sent."""
 
 
 class Outputs:
@@ -96,7 +96,8 @@ class ProcessingClient(QueueClient):
 
     async def await_drained(self, key: int) -> Frame | None:
         """Return the next output; None when none is left, and none was in progress for some time."""
-        for _ in range(_EMPTY_POLLS if self.options["quality"] == AT_MOST_ONCE else 1):
+        polls = math.ceil(_EMPTY_SECONDS / float(self.options["poll"])) if self.options["quality"] == AT_MOST_ONCE else 1
+        for _ in range(polls):
             if message := await super().await_drained(key):
                 return message
         return None
