@@ -96,8 +96,8 @@ class ProcessingClient(QueueClient):
 
     async def await_drained(self, key: int) -> Frame | None:
         """Return the next output; None when none is left, and none was in progress for some time."""
-        polls = math.ceil(_EMPTY_SECONDS / float(self.options["poll"])) if self.options["quality"] == AT_MOST_ONCE else 1
-        for _ in range(polls):
+        patience = _EMPTY_SECONDS if self.options["quality"] == AT_MOST_ONCE else 0.0
+        for _ in range(max(1, math.ceil(patience / float(self.options["poll"])))):
             if message := await super().await_drained(key):
                 return message
         return None
