@@ -255,6 +255,8 @@ DRAWING = Drawing(
         Never("hardly a client would be beside the primary", {"connect": ("home",)},
               ("consume-last", "offline-send", "queue")),
         draws.ONE_ASKS,
+        Never("a broker that is paused while all others begin anew, with emptied stores, is of a newer generation than "
+              "they, and waits for a person", {"store": ("none",)}, faults=("pause",)),
         Never("what a store without syncs loses with the power no rule can say", {"store": ("async",)},
               faults=("power", "crash", "points", "disk")),
         Never("without a store nothing outlasts the end of all brokers, nor is there a disk to fail",
