@@ -101,7 +101,8 @@ class BrokerProbe:
             found |= self._reactions()
         if broker.serving:
             orphans = [(conn, connections.idle_since.get(conn)) for conn in broker.engine.connections()
-                       if connections.is_orphan(conn)]
+                       if connections.is_orphan(conn)
+                       or ((holder := connections.attached.get(conn)) is not None and holder.ended)]
             if orphans:
                 found["orphan"] = orphans
         return found
