@@ -136,7 +136,7 @@ def _late(session: Session, now: float) -> list[tuple[str, float, float]]:
     failed = output.closing and not flow.reading
     if owed and now - wrote > max(owed, HEART_BEAT_MS) / 1000 and not output.waiting() and not failed:
         found.append((HEART_BEAT, wrote, 0.0))
-    if not flow.reading:
+    if flow.turn is not None and not flow.turn.done():  # It reads nothing before its turn comes.
         return found
     if greeting.can_beat:
         found.append((SILENT_CLIENT, read, _MISSED * max(greeting.can_beat, HEART_BEAT_MS) / 1000))
