@@ -63,8 +63,14 @@ class SimTransport(asyncio.Transport):
         self._fail(None)
 
     def write(self, data: Any) -> None:
-        """Send bytes, or keep them until there is room."""
-        if self._lost or self._eof_wanted or not data:
+        """Send bytes, or keep them until there is room.
+
+        Raises:
+            RuntimeError: the outgoing stream has ended, as in asyncio's own transports.
+        """
+        if self._eof_wanted:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._lost or not data:
             return
         if not self.unsent:
             endpoint = self._endpoint

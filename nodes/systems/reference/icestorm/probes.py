@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -169,6 +170,13 @@ class IceStormProbe:
     def failed(self) -> bool:
         """Tell whether its store has failed; it is ending then."""
         return self._broker.failed
+
+    def waiting(self) -> Counter[str]:
+        """Return the number of events that each subscriber has not acknowledged; those without any are left out."""
+        counts: Counter[str] = Counter()
+        for (_, ident), outbox in self._design.delivery.outboxes.items():
+            counts[ident] += len(outbox.queue) + len(outbox.in_flight)
+        return +counts
 
     def status(self) -> dict[str, Any]:
         """Return the status for an administrator."""

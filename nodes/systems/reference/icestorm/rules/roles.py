@@ -7,6 +7,7 @@ a question unanswered since a group began, it is no longer checked in that group
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from nodes.reference.designs.icestorm.decisions import EPOCH_STEP, majority, may_replicate, round_of
@@ -162,4 +163,7 @@ class TellsItsState(Watcher):
             return f"it shows {sorted(view)} as its view, and is {now.state} in the group of {now.coordinator}"
         known = {ident for topic in program.database.topics.values() for ident in topic.subscribers}
         missing = sorted(known - set(told["waiting"]))
-        return f"it does not show what waits for {missing[0]}" if missing else ""
+        if missing:
+            return f"it does not show what waits for {missing[0]}"
+        shown, there = +Counter(told["waiting"]), program.waiting()
+        return "" if shown == there else f"it shows that {dict(shown)} events wait, and {dict(there)} do"
