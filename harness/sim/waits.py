@@ -87,8 +87,10 @@ class Instants:
             return None
         try:
             found = self._read(self._subject)
-        except AttributeError:
-            return None  # it has no such part: a broker without a manager asks none for permission
+        except AttributeError as error:
+            if error.name is None or error.obj is not None:
+                raise  # The place is misnamed.
+            return None  # The program lacks the part: a broker without a manager asks none for permission.
         if found == self._last:
             return None
         known, self._last = self._last, found

@@ -87,37 +87,6 @@ def test_a_backup_that_is_gone_is_sent_nothing(goes_on: bool, tmp_path: Path, mo
     simulate(scenario, tmp_path, catchup_chunk=1)
 
 
-@pytest.mark.parametrize("cut", [False, True])
-def test_what_waits_for_a_backup_is_bounded(cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup that is not cut off when too much waits for it is noticed."""
-    primaries: list[Browsing] = []
-    attached = Browsing.attached
-
-    def come(self: Browsing, name: str, message: Attach) -> None:
-        primaries.append(self)
-        if not cut:
-            self._cut = lambda *_: None  # type: ignore[method-assign]
-        attached(self, name, message)
-
-    monkeypatch.setattr(Browsing, "attached", come)
-
-    async def scenario(group: Group) -> None:
-        await group.begin()
-        await group.send("n1", *map(str, range(50)))
-        await group.kill("n3")
-        await group.backend.set_disk("n3", SLOW)
-        await group.start("n3")
-        while (await group.ask("n1", "status"))["backups"].get("n3") != "catchup":  # noqa: ASYNC110 - another process's state
-            await asyncio.sleep(0.01)
-        sending = asyncio.create_task(group.send("n1", *map(str, range(100))))
-        await asyncio.sleep(0.4)
-        wrong = miscounted_catch_up(primaries[-1])
-        assert wrong.endswith("exceed catchup_backlog") if not cut else not wrong
-        sending.cancel()
-
-    simulate(scenario, tmp_path, catchup_chunk=1, catchup_backlog=10)
-
-
 @pytest.mark.requirement("Q10")
 def test_failure_during_failback(tmp_path: Path) -> None:
     """A backup that catches up refuses to become primary, also when it has lost the one that it caught up with; the

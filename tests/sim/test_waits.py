@@ -103,3 +103,10 @@ def test_an_instant_is_judged_when_it_is_noted() -> None:
     assert Instants((lease,), {"lease": 1.5}, "manager", program).look(0.0, 0.0) is None
     lacking = Instants((lease,), {"lease": 1.5}, "broker", SimpleNamespace(lock=None))
     assert lacking.look(0.0, 0.0) is None, "a broker without a lock notes no end of it"
+
+
+def test_a_missing_part_notes_no_instant_and_a_misnamed_place_is_an_error() -> None:
+    lease = Instant("lease", "lock.until", {}, 2.0, "a paper", "it is held for {}")
+    assert Instants((lease,), {}, "broker", SimpleNamespace(lock=None)).look(0.0, 0.0) is None
+    with pytest.raises(AttributeError, match="until"):
+        Instants((lease,), {}, "broker", SimpleNamespace(lock=SimpleNamespace(till=1.0))).look(0.0, 0.0)

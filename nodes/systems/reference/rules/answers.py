@@ -1,5 +1,5 @@
-"""Rules about what clients are sent: a request is answered once, when it has been carried out, and whoever is ended
-keeps nothing."""
+"""Rules about the answers to clients: each request gets one, once it has been carried out; an ended client keeps
+nothing."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ ANSWERS_ONCE = Invariant("answers-once", "a request is answered once on its conn
                          "STOMP 1.2, RECEIPT: an acknowledgment that the corresponding client frame has been "
                          "processed by the server", AnswersOnce, seen=(WIRE,))
 ENDED_HOLD_NOTHING = Invariant(
-    "ended-hold-nothing", "whoever has got an ERROR has no connection, work under way or memory any longer",
+    "ended-hold-nothing", "a client that got an ERROR has no connection, work under way or memory any longer",
     "docs/stomp.md, Errors: an ERROR ends the connection; Limits: what clients hold together", EndedHoldNothing,
     seen=(WIRE, WORD))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from nodes.systems.reference.probes import flow
+from nodes.systems.reference.rules.guards import AsksOnce
 from stormproof.contracts.invariant import Invariant, Watcher
 
 
@@ -27,19 +28,18 @@ class Served(Protocol):
     def common(self) -> Common: ...
 
 
-class WorkEstimated(Watcher):
-    """Notes whether the estimate of work, which is the same for all nodes, was asked."""
+class WorkEstimated(AsksOnce):
+    """Asks once for the estimates of a sample, and repeatedly how each client is read."""
 
     period = 0.5
 
-    def __init__(self) -> None:
-        self._asked = False
-
     def inspect(self, node: str, program: Served) -> str:
-        """Ask about the sample once, and look at how each client is read."""
-        wrong = "" if self._asked else flow.misestimated()
-        self._asked = True
-        return wrong or program.common.reads_too_much()
+        """Ask about both."""
+        return super().inspect(node, program) or program.common.reads_too_much()
+
+    def ask(self, program: Served) -> str:
+        """Ask about the sample."""
+        return flow.misestimated()
 
 
 class TurnsBySize(Watcher):
@@ -58,7 +58,7 @@ WORK_UNDER_WAY = (
               "input is read in pieces of at most 32 KiB", WorkEstimated),
     Invariant(
         "turns-by-size",
-        "large work takes turns: whoever had little of it done comes before who had much",
+        "large work takes turns: a client that had little of it done comes before one that had much",
         "docs/stomp.md: max_bytes_under_way; Goyal, Vin and Cheng, Start-time Fair Queueing, 1996",
         TurnsBySize,
     ),

@@ -44,6 +44,24 @@ class Guarded(Protocol):
     def common(self) -> Common: ...
 
 
+class AsksOnce(Watcher):
+    """Notes whether a question was asked whose answer is the same for all nodes."""
+
+    period = 1.0
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def inspect(self, node: str, program: Any) -> str:
+        """Ask it once."""
+        asked, self._asked = self._asked, True
+        return "" if asked else self.ask(program)
+
+    def ask(self, program: Any) -> str:
+        """Ask the question. Returns as ``look`` does."""
+        raise NotImplementedError
+
+
 class DefaultsAsPromised(Watcher):
     """Stateless check of a broker's defaults."""
 
@@ -54,19 +72,18 @@ class DefaultsAsPromised(Watcher):
         return program.common.unlike_page()
 
 
-class RowsJudgedRightly(Watcher):
-    """Notes whether the guards of rows were asked about the sample, which is the same for all nodes."""
+class RowsJudgedRightly(AsksOnce):
+    """Asks the guards of rows once about the sample, and repeatedly about the rows that each broker has."""
 
     period = 10.0
 
-    def __init__(self) -> None:
-        self._asked = False
-
     def inspect(self, node: str, program: Guarded) -> str:
-        """Ask the guards once about the sample, and again and again about the rows that the broker has."""
-        wrong = "" if self._asked else guards.misjudged_sample()
-        self._asked = True
-        return wrong or program.common.misjudged_rows()
+        """Ask about both."""
+        return super().inspect(node, program) or program.common.misjudged_rows()
+
+    def ask(self, program: Guarded) -> str:
+        """Ask about the sample."""
+        return guards.misjudged_sample()
 
 
 class AdmitsWithServices(Watcher):
@@ -99,35 +116,22 @@ class ServesAsConfigured(Watcher):
         return program.common.unlike_configured()
 
 
-class ConfigurationsJudgedRightly(Watcher):
-    """Notes whether the guards of configurations, which are the same for all nodes, were asked."""
+class ConfigurationsJudgedRightly(AsksOnce):
+    """Asks the guards of configurations."""
 
-    period = 1.0
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def inspect(self, node: str, program: Guarded) -> str:
-        """Ask the guards once."""
-        if self._asked:
-            return ""
-        self._asked = True
+    def ask(self, program: Guarded) -> str:
+        """Ask about all options."""
         return configurations.misjudged() or design_options.misjudged(program.common.design)
 
 
-class DestinationsJudgedRightly(Watcher):
-    """Notes whether the reader of frames, which is the same for all nodes, was asked."""
+class DestinationsJudgedRightly(AsksOnce):
+    """Asks the reader of frames."""
 
     period = 3.0
 
-    def __init__(self) -> None:
-        self._asked = False
-
-    def inspect(self, node: str, program: Guarded) -> str:
-        """Ask it once."""
-        wrong = "" if self._asked else destinations.misread()
-        self._asked = True
-        return wrong
+    def ask(self, program: Guarded) -> str:
+        """Ask about the destinations of all designs."""
+        return destinations.misread()
 
 
 DESTINATIONS_JUDGED = Invariant(

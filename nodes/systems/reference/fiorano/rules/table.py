@@ -102,10 +102,10 @@ INVARIANTS = (
     Invariant("stored-before-confirmed", "what a server confirms alone is on its own disk",
               "the page: for a server that is alone, when its own disk has it", stored.ConfirmedIsStored,
               where=_REPLICATED, seen=(WORD, DISK)),
-    Invariant("better-repository-leads", "who begins to serve has a whole repository, and of two that wait the newer "
-              "one, or the primary's; so has whoever a person accepts", "the page: the one with the newer repository "
-              "takes the lock; with equal stamps, the primary does; accept is refused if the other repository is whole "
-              "and newer", data.BetterRepositoryLeads, where=_REPLICATED),
+    Invariant("better-repository-leads", "a server that begins to serve, or that a person accepts, has a whole "
+              "repository, and of two that wait the newer one, or the primary's", "the page: the one with the newer "
+              "repository takes the lock; with equal stamps, the primary does; accept is refused if the other "
+              "repository is whole and newer", data.BetterRepositoryLeads, where=_REPLICATED),
     Invariant("standby-is-told", "a standby that has everything is told of each change and each epoch at once",
               "the document: the Active Server replicates its data store and state to the Passive Server",
               data.StandbyIsTold, where=_REPLICATED),
@@ -128,8 +128,8 @@ INVARIANTS = (
               "docs/stomp.md: claim lets this epoch write, and fences all older ones; the fence is written with the "
               "rows", data.FenceGrows, excuses=_DATABASES, where={**_LOCKED, "mode": ("shared",)},
               of=(STORAGE,)),
-    Invariant("seeks-the-shared-lock", "who is standby asks for the lock if nobody serves and the database answers, "
-              "and who is active keeps it", "the page: the active server then stops serving, releases the lock, and "
+    Invariant("seeks-the-shared-lock", "a standby asks for the lock if nobody serves and the database answers, and an "
+              "active server keeps it", "the page: the active server then stops serving, releases the lock, and "
               "seeks it again when the database answers", roles.SeeksTheSharedLock,
               where={**_AS_DESIGNED, "mode": ("shared",)}),
     Invariant("database-has-stored", "what the shared database says that it has stored is on its disk",

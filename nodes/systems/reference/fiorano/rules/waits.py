@@ -42,7 +42,7 @@ WAITS = (
             "gateway/grants.py: a lease and a quarter, by any clock", "nobody else is granted the lock for {}",
             of=GATEWAY),
     Instant("released-until", "_gateway.grants.holder_until", {}, 0.0, _PAGE + "a lock that is released is free",
-            "who has released the lock held it for {} more", of=GATEWAY),
+            "a lock is free {} after its holder has released it", of=GATEWAY),
     *waits.WAITS,
     *waits.CONNECTIONS,
 )  # fmt: skip

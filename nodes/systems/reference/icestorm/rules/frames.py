@@ -1,7 +1,7 @@
 """Watchers of the questions and answers that replicas of HA IceStorm send each other, as they are on the wire.
 
 What an answer says is compared with the rows that would survive a power loss, so a replica that is wrong about its own
-disk is found out; and with what its coordinator makes of it. Whoever asks has to be in the role that asks this.
+disk is found out; and with what its coordinator makes of it. A replica asks only the questions of its role.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _COORDINATORS = {
     "promised": (REORGANIZATION,), "promise": (REORGANIZATION,), "database": (REORGANIZATION,),
     "install": (REORGANIZATION,), "update": (NORMAL,),
 }  # fmt: skip
-"""What coordinators ask, and in which states."""
+"""Questions of coordinators, each with the states in which they ask it."""
 _MEMBERS = {"are-you-there": FORMED_STATES, "accept": (REORGANIZATION,), "request": (NORMAL,)}
-"""What members ask their coordinator, and in which states."""
+"""Questions of members to their coordinator, each with the states in which they ask it."""
 _OF_NO_GROUP = ("are-you-coordinator", "promised", "request")
 """Questions that name no group."""
 _Role = tuple[str, str, str]
@@ -52,7 +52,7 @@ class AsksInItsRole(Watcher):
         return ""
 
     def sent(self, node: str, peer: str, frame: Any) -> str:
-        """Check that the replica is, or was one step before, in the role in which this is asked."""
+        """Check that the replica has the role of this question, or had it one step before."""
         match frame:
             case ["ask", int(), str(question), list(about)] if node in self._programs:
                 election = self._programs[node].election

@@ -16,7 +16,7 @@ from nodes.reference.designs.icestorm.topics import (
     TopicSubscriber,
 )
 from nodes.systems.reference.icestorm.probes import IceStormProbe
-from stormproof.contracts.invariant import Watcher
+from nodes.systems.reference.rules.guards import AsksOnce
 
 _MOST_ROWS = 20_000
 """The number of topics, subscribers and links that a database holds."""
@@ -25,36 +25,18 @@ _MOST_BYTES = 64 << 20
 _NOBODY = TopicSubscriber("s", "h:1", 0, ORDERED, "1.1")
 
 
-class _AsksOnce(Watcher):
-    """Notes whether a guard, which is the same for all replicas, was asked."""
-
-    period = 1.0
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def inspect(self, node: str, program: IceStormProbe) -> str:
-        """Ask it once."""
-        asked, self._asked = self._asked, True
-        return "" if asked else self.ask()
-
-    def ask(self) -> str:
-        """Ask the guard. Returns as ``look`` does."""
-        raise NotImplementedError
-
-
-class RefusesWhenFull(_AsksOnce):
+class RefusesWhenFull(AsksOnce):
     """Asks whether a database that is nearly full, and one that is full, would take one more of each kind."""
 
-    def ask(self) -> str:
+    def ask(self, program: IceStormProbe) -> str:
         """Ask about both."""
         return misjudges_room(_MOST_ROWS - 1) or misjudges_room(_MOST_ROWS)
 
 
-class KeepsWhatMayWait(_AsksOnce):
+class KeepsWhatMayWait(AsksOnce):
     """Asks which events wait for a subscriber when too many come."""
 
-    def ask(self) -> str:
+    def ask(self, program: IceStormProbe) -> str:
         """Ask about many events, and about large ones."""
         return misjudges_events([1] * 4, 3, 3) or misjudges_events([_MOST_BYTES // 2] * 2, 9, 2) or misjudges_events(
             [_MOST_BYTES // 2, _MOST_BYTES // 2, 1], 9, 2)

@@ -34,7 +34,7 @@ WAITS = (
          _PAGE + "sync_interval, seconds between synchronisations of the replicas",
          "the master brings the other replicas up to date every {}"),
     Instant("favour-until", "_design.election.favoured_until", {"detection_timeout": 0.5}, 0.0, _ELECTION,
-            "who has said that it would support a candidate supports no other one for {}"),
+            "a replica that would support a candidate supports no other one for {}"),
     Instant("rests-until", "_design.election._rests_until", {"detection_timeout": 1}, 0.0, _ELECTION,
             "a replica that starts with a log promises nothing for {}"),
     Instant("phase-until", "_design.election._deadline", {"detection_timeout": 1}, 0.0, _ELECTION,

@@ -21,23 +21,19 @@ from nodes.systems.reference.qpid.probes import QpidObserved, QpidProbe
 from nodes.systems.reference.qpid.rules.roles import ClusterWatcher
 from nodes.systems.reference.qpid.rules.wire import completed
 from nodes.systems.reference.rules.disks import DiskWatcher
+from nodes.systems.reference.rules.guards import AsksOnce
 from nodes.systems.reference.wire_reader import decoded
 from stormproof.contracts.invariant import Watcher
 
 
-class OwnRowsJudged(Watcher):
-    """Notes whether starts from the sample, which is the same for all nodes, were tried."""
+class OwnRowsJudged(AsksOnce):
+    """Tries starts from a sample of rows."""
 
     period = 2.0
 
-    def __init__(self) -> None:
-        self._asked = False
-
-    def inspect(self, node: str, program: QpidProbe) -> str:
-        """Try them once."""
-        wrong = "" if self._asked else own_rows.misjudged()
-        self._asked = True
-        return wrong
+    def ask(self, program: QpidProbe) -> str:
+        """Try all of them."""
+        return own_rows.misjudged()
 
 
 class UrlsKept(DiskWatcher):

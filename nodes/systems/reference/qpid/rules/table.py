@@ -153,7 +153,8 @@ INVARIANTS = (
     Invariant("urls-kept", "a broker keeps the URLs that a person has set, over restarts",
               "the document: Broker discovery; docs/designs/qpid.md: a broker keeps the last URLs set this way over "
               "restarts", data.UrlsKept, where={"store": (SYNC,), "standby": ("hot",)}, seen=(WORD, DISK)),
-    Invariant("first-start-of-all", "who was never ready is promoted only if all stores are empty, or of one shutdown",
+    Invariant("first-start-of-all", "a broker that was never ready is promoted only if all stores are empty, or of one "
+              "shutdown",
               "docs/designs/qpid.md: a first start needs a statement of every configured member that its store is "
               "empty, or clean with one identifier", data.FirstStartOfAll,
               where={**_HOT, "store": (SYNC,), "dr_nodes": (0,)}, seen=(DISK, WORD)),
